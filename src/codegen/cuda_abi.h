@@ -236,28 +236,30 @@ struct cuda_task {
     uint32_t trigger;
     uint32_t row0, row1, unit0, unit1;
     uint32_t units; /* the whole operator's units: N, I, heads, blocks */
-    uint32_t k;     /* length of the dot products; LATENT_NORM: of its result; LATENT_HEADS: of raw;
-                       RESET_SENTINELS: bytes of a unit; ATTENTION, SPLIT,     STEP, WHOLE, MERGE: positions
-                       that a row sees, 0: all (read where layers differ) */
+    /* Length of the dot products; LATENT_NORM: of its result; LATENT_HEADS: of raw's rows;
+     * RESET_SENTINELS: bytes of a unit; ATTENTION, SPLIT, STEP, WHOLE, MERGE: positions that a row
+     * sees, 0: all (read where layers differ). */
+    uint32_t k;
     uint32_t k_tiles;
     uint32_t index; /* of this task in the program */
     /* Device addresses of operands; an operand that the kind does not have is 0.
      *
      * w      EMBED and SAMPLE table; matrix products: the weights' image
-     * in     the first activation: x, a, qkv, q, part, parts, squares, logits
+     * in     the first activation: x, a, qkv, q, raw, part, parts, squares, logits
      * norm   one row: norm; EMBED, LINEAR and SPLITK_SUM next; STEP and
      *        WHOLE q_norm; LATENT_HEADS c_norm
      * bias   QKV_LINEAR bq, bk, bv in one; LINEAR and SPLITK_SUM bias; GATED_MLP bg
-     * more   QKV_HEADS q_norm; ATTENTION, STEP, WHOLE kv; LINEAR and SPLITK_SUM residual;
-     *        GATED_MLP bu; SAMPLE part
+     * more   QKV_HEADS q_norm; ATTENTION, SPLIT, STEP, WHOLE kv; LINEAR and SPLITK_SUM residual;
+     *        GATED_MLP bu; SAMPLE part; LATENT_HEADS c
      * more2  QKV_HEADS, STEP and WHOLE k_norm; others squares, written or read
      * out    the first result; RESET_SENTINELS: the first byte of all units
-     * out2   EMBED, LINEAR and SPLITK_SUM normed; QKV_HEADS kv; LM_HEAD part */
+     * out2   EMBED, LINEAR and SPLITK_SUM normed; QKV_HEADS, LATENT_HEADS kv; LM_HEAD part */
     uint64_t w, in, norm, bias, more, more2, out, out2;
-    uint16_t n_pieces; /* P of STEP, MERGE; parts of a row's squares; PACK_LOGITS: eights
-                          of what it reads; LATENT_NORM, _HEADS: columns of x, c; LINEAR_SPLITK: row
-                          blocks of a part; SPLITK_SUM: parts */
-    uint16_t eights;   /* rows / PACK_ROWS of the packed activations that it reads or writes */
+    /* P of SPLIT, STEP, MERGE, LATENT_MERGE; parts of a row's squares; PACK_LOGITS: eights of what
+     * it reads; LATENT_NORM, LATENT_HEADS: columns of x, of c; LINEAR_SPLITK: row blocks of a part;
+     * SPLITK_SUM: parts. */
+    uint16_t n_pieces;
+    uint16_t eights; /* rows / PACK_ROWS of the packed activations that it reads or writes */
     /* How a task with weights goes through its pages (block/walk.cuh); cuda_form.c decides. */
     uint32_t block0, block1; /* row blocks [block0, block1) of the image */
     uint8_t tile;            /* token rows at a time: 1, 8, 16, 32, 64 or 128 */
