@@ -33,7 +33,10 @@ static uint32_t pieces_of(const struct planner *p) {
  * no context is cut. */
 static bool fills_workers(const struct planner *p) {
     const struct plan_request *r = p->r;
-    const uint64_t items = (uint64_t)p->n_rows * r->spec->n_kv_heads;
+    const uint64_t steps = spec_is_latent(r->spec) && r->device->kind == DEVICE_CUDA
+                               ? CEIL_DIV(r->spec->n_heads, 16u)
+                               : r->spec->n_kv_heads;
+    const uint64_t items = p->n_rows * steps;
     return items >= r->device->n_workers ||
            (r->device->kind == DEVICE_CPU && r->max_model_len <= ATTENTION_PIECE);
 }
@@ -59,6 +62,15 @@ static const char *not_whole(const struct planner *p) {
     return pieces_of(p) > WHOLE_PIECES ? "contexts may differ: the longest is waited for" : NULL;
 }
 
+/* Why a context is not cut where heads and attention are operators of their own; NULL: it can be.
+ * On CUDA only latents are so, for as many rows as STEP has: parts are many bytes. */
+static const char *not_split(const struct planner *p) {
+    const struct plan_request *r = p->r;
+    if (r->device->kind != DEVICE_CUDA) return NULL;
+    if (!spec_is_latent(r->spec)) return "CUDA has pieces only with their heads";
+    return p->n_rows <= STEP_ROWS ? NULL : "too many rows: their parts are many bytes";
+}
+
 static void choose_cheapest(struct plan_choice *c) {
     c->taken = 0;
     for (uint32_t i = 1; i < c->n; i++) {
@@ -76,8 +88,9 @@ static void choose_attention(const struct planner *p, struct plan_choice *c) {
                           : fills        ? "every worker has a row and KV head already"
                                          : NULL;
     const char *why_joined = not_joined(p);
-    const bool cut_qkv = p->r->cut_qkv, cuda = p->r->device->kind == DEVICE_CUDA;
-    const bool cuts = !fills && !p->decode_only && !(cuda && why_joined != NULL);
+    const char *why_split = not_split(p);
+    const bool cut_qkv = p->r->cut_qkv;
+    const bool cuts = !fills && !p->decode_only && !(why_split != NULL && why_joined != NULL);
     *c = (struct plan_choice){
         .what = "attention",
         .why = "takes least of those that are possible",
@@ -87,10 +100,7 @@ static void choose_attention(const struct planner *p, struct plan_choice *c) {
                           cuts ? "workers would have nothing" : NULL, whole + heads},
             [BY_SPLIT] = {cut_qkv ? "qkv_heads attention_split attention_merge"
                                   : "attention_split attention_merge",
-                          why_cut != NULL ? why_cut
-                          : cuda          ? "CUDA has pieces only with their heads"
-                                          : NULL,
-                          pieces + heads},
+                          why_cut != NULL ? why_cut : why_split, pieces + heads},
             [BY_STEP] = {"attention_step attention_merge", why_cut != NULL ? why_cut : why_joined,
                          pieces},
             [BY_WHOLE] = {"attention_whole", not_whole(p), whole},
@@ -98,9 +108,16 @@ static void choose_attention(const struct planner *p, struct plan_choice *c) {
     choose_cheapest(c);
 }
 
+/* Whether pieces of latents are merged by the tasks that need the result: a hand-over less, and
+ * each of these tasks reads all pieces of a head. */
+static bool merges_values(const struct planner *p) {
+    return spec_is_latent(p->r->spec) && p->r->device->kind == DEVICE_CUDA &&
+           p->n_rows <= PACK_ROWS;
+}
+
 static uint32_t attention_cuts(const struct planner *p, const struct plan_choice *c) {
     switch (c->taken) {
-    case BY_SPLIT: return KGRAPH_CUT_ATTENTION;
+    case BY_SPLIT: return KGRAPH_CUT_ATTENTION | (merges_values(p) ? KGRAPH_JOIN_VALUES : 0);
     case BY_STEP: return KGRAPH_CUT_ATTENTION | KGRAPH_JOIN_HEADS;
     case BY_WHOLE: return KGRAPH_JOIN_HEADS | (p->decode_only ? KGRAPH_DECODE_ONLY : 0);
     default: return 0;
