@@ -29,14 +29,17 @@ static uint32_t pieces_of(const struct planner *p) {
     return CEIL_DIV(p->context, (uint32_t)ATTENTION_PIECE);
 }
 
+/* Items of attention: a row's KV heads; of latents on CUDA a row's heads, 16 at a time. */
+static uint32_t items_of(const struct plan_request *r, uint32_t n_rows) {
+    const bool latent = spec_is_latent(r->spec) && r->device->kind == DEVICE_CUDA;
+    return n_rows * (latent ? CEIL_DIV(r->spec->n_heads, 16u) : r->spec->n_kv_heads);
+}
+
 /* Whether every worker has a (row, KV head) item, or, on a CPU, the context is a single piece: then
  * no context is cut. */
 static bool fills_workers(const struct planner *p) {
     const struct plan_request *r = p->r;
-    const uint64_t steps = spec_is_latent(r->spec) && r->device->kind == DEVICE_CUDA
-                               ? CEIL_DIV(r->spec->n_heads, 16u)
-                               : r->spec->n_kv_heads;
-    const uint64_t items = p->n_rows * steps;
+    const uint64_t items = items_of(r, p->n_rows);
     return items >= r->device->n_workers ||
            (r->device->kind == DEVICE_CPU && r->max_model_len <= ATTENTION_PIECE);
 }
@@ -239,10 +242,12 @@ static uint32_t whole_context(const struct plan_request *r, uint32_t n_rows) {
 
 /* The longest cut context whose pieces occupy one in `part` workers; 0: none. The other workers go
  * on from the projections to the next product, and get more of it (task/place.c). 0 where no
- * context may be whole. */
+ * context may be whole, but of latents, which are cut whatever the context. */
 static uint32_t few_context(const struct plan_request *r, uint32_t n_rows, uint32_t part) {
-    const uint32_t items = n_rows * r->spec->n_kv_heads;
-    if (items == 0 || whole_context(r, n_rows) == 0) return 0;
+    const uint32_t items = items_of(r, n_rows);
+    const bool cut = spec_is_latent(r->spec) && r->device->kind == DEVICE_CUDA &&
+                     n_rows <= STEP_ROWS && items < r->device->n_workers;
+    if (items == 0 || (!cut && whole_context(r, n_rows) == 0)) return 0;
     return MIN(r->max_model_len, r->device->n_workers / part / items * ATTENTION_PIECE);
 }
 
