@@ -532,14 +532,15 @@ CODE(void, role_control, void) {
 // check_kernels: function rows_step spills 80
 // check_kernels: function code_rows spills 228
 // check_kernels: function code_router spills 0
+// check_kernels: function code_router_rows spills 48
 // check_kernels: function code_route spills 0
-// check_kernels: function code_up_row spills 56
+// check_kernels: function code_up_row spills 64
 // check_kernels: function code_up_gather spills 200
 // check_kernels: function code_down spills 8
-// check_kernels: function step_items spills 36 on qwen3-30b-a3b
+// check_kernels: function step_items spills 76 on qwen3-30b-a3b
 // check_kernels: function packed_next spills 12 on qwen3-30b-a3b
 // check_kernels: function tile_finish spills 8 on qwen3-30b-a3b
-// check_kernels: function code_teams spills 48 on qwen3-30b-a3b
+// check_kernels: function code_teams spills 68 on qwen3-30b-a3b
 // check_kernels: function code_latent_heads spills 0
 // check_kernels: function code_latent_merge spills 0
 // check_kernels: function code_latentEv spills 0
