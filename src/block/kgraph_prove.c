@@ -481,6 +481,8 @@ static const struct {
     } out[3];
 } unknown[] = {
     {OP_QKV_LINEAR, {{"qkv", "tx"}}}, /* of latents: its weight is not three parts */
+    {OP_LINEAR, {{"y", "tx"}}},       /* of a latent: it gives heads, not the stream */
+    {OP_LATENT_NORM, {{"y", "tx"}}},
     {OP_LATENT_HEADS, {{"q", "tgre"}, {"kv.k", "pge"}, {"kv.v", "pgm"}}},
     {OP_ROUTER, {{"logits", "tx"}}},
     {OP_ROUTE, {{"list", "x"}, {"slots", "x"}, {"weight", "tx"}}},
@@ -496,6 +498,9 @@ static int find_unknown(enum op_kind kind) {
 
 /* Whether an operator's text is not about what it is here. */
 static bool is_unknown(const struct walk *w, const struct kop *op) {
+    if (op->kind == OP_LINEAR)
+        return op->in[LINEAR_RESIDUAL] == NO_TENSOR && op->in[LINEAR_W] != NO_TENSOR &&
+               w->g->tensors.items[op->in[LINEAR_W]].shape[0] != w->g->spec.hidden;
     if (op->kind != OP_QKV_LINEAR) return op_expr_text(op->kind) == NULL;
     const int32_t weight = op->in[QKV_LINEAR_W];
     return weight != NO_TENSOR && w->g->tensors.items[weight].n_parts != 3;

@@ -271,7 +271,9 @@ static int read_dim(const struct binder *b, const char *text, uint64_t have, str
     bool known = n.known;
     if (*at == ':') {
         const uint64_t extent = m->extent;
-        at = read_access(b, at + 1, m, &n);
+        const bool last = at[1] == '>';
+        at = read_access(b, at + 1 + last, m, &n);
+        if (last) m->shift = extent - MIN(m->extent, extent);
         m->extent = extent;
         if (m->index == MAP_LISTED) m->lo = extent;
         if (m->index == MAP_LISTED) m->hi = MIN(m->hi, extent);
@@ -445,12 +447,13 @@ struct map_range op_map_range(const struct map_dim *d, uint64_t row0, uint64_t r
         if (turn != (u1 - 1) / d->modulo) return (struct map_range){0, d->modulo};
         return (struct map_range){u0 - turn * d->modulo, u1 - turn * d->modulo};
     }
-    if (d->first != 0)
-        return (struct map_range){MIN(firsts_before(d, u0), d->extent),
-                                  MIN(firsts_before(d, u1), d->extent)};
-    return (struct map_range){
-        MIN(u0 * d->times / d->over * d->after, d->extent),
-        MIN(CEIL_DIV(u1 * d->times, (uint64_t)d->over) * d->after, d->extent)};
+    uint64_t from = u0 * d->times / d->over * d->after;
+    uint64_t to = CEIL_DIV(u1 * d->times, (uint64_t)d->over) * d->after;
+    if (d->first != 0) {
+        from = firsts_before(d, u0);
+        to = firsts_before(d, u1);
+    }
+    return (struct map_range){MIN(from + d->shift, d->extent), MIN(to + d->shift, d->extent)};
 }
 
 /* How much of a dimension of a weight a task of units [unit0,unit1) reads. */

@@ -24,7 +24,7 @@ enum map_index {
 
 struct map_dim {
     uint64_t extent;
-    uint64_t lo, hi;
+    uint64_t lo, hi, shift; /* shift: of MAP_UNITS, added to all of that */
     uint32_t times, over, after;
     uint32_t modulo, first; /* 0: none */
     uint32_t index;         /* enum map_index */

@@ -263,7 +263,11 @@ static bool read_dim(struct names *n, const struct verify_map *m, const char *te
         return true;
     }
     uint64_t extent = read_access(n, m, &text, d);
-    if (take(&text, ':')) read_access(n, m, &text, d);
+    if (take(&text, ':')) {
+        const bool at_end = take(&text, '>');
+        const uint64_t own = read_access(n, m, &text, d);
+        if (at_end) add_step(d, VERB_LATER, extent < own ? 0 : extent - own, 0);
+    }
     d->extent = extent;
     while (take(&text, '|')) {
         struct verify_dim other = {0};
@@ -295,6 +299,9 @@ struct verify_interval task_verify_map_range(const struct verify_dim *d,
         case VERB_FIRST:
             v.first = v.first / s->a * s->b + MIN(v.first % s->a, s->b);
             v.last = v.last / s->a * s->b + MIN(v.last % s->a, s->b);
+            break;
+        case VERB_LATER:
+            if (!empty) v = (struct verify_interval){v.first + s->a, v.last + s->a};
             break;
         case VERB_WRAP:
             if (empty) break;

@@ -148,7 +148,8 @@ static uint32_t break_graph(struct kgraph_meaning *m, const struct kgraph *g) {
 /* The golden models, latent attention and experts among them, by the cuts that all of them have. */
 static void golden_models_are_proved(void **state) {
     (void)state;
-    static const char *const names[] = {"deepseek-v2-f16",
+    static const char *const names[] = {"deepseek-v2-dense",
+                                        "deepseek-v2-f16",
                                         "deepseek-v2-lite",
                                         "deepseek-v2-yarn",
                                         "llama-linear",

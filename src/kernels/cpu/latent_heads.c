@@ -32,8 +32,8 @@ size_t cpu_latent_heads_scratch(const struct prog_header *program, const struct 
 
 static const float *query_of(const struct cpu_task *t, uint32_t row, uint32_t h) {
     const struct op_attrs *a = &t->op->attrs;
-    return (const float *)tile_in(t, LATENT_Q) + /* [T, heads * (N + DR)] */
-           ((size_t)row * a->heads + h) * (t->op->k + a->DR);
+    return (const float *)tile_in(t, LATENT_RAW) + /* [T, heads * (N + DR) and more] */
+           (size_t)row * tile_in_shape(t, LATENT_RAW)[1] + (size_t)h * (t->op->k + a->DR);
 }
 
 /* Elements [from, end) of head h, below DV, of n rows from row r on. */
@@ -77,8 +77,10 @@ static void make_query(const struct cpu_task *t, const struct latent_scratch *l,
 static void make_latent(const struct cpu_task *t, const struct tile_cache *cache, float *y,
                         uint32_t r) {
     const struct op_attrs *a = &t->op->attrs;
-    const float *norm = tile_in(t, LATENT_NORM);
-    memcpy(y, (const float *)tile_in(t, LATENT_C) + (size_t)r * a->D, a->D * sizeof(float));
+    const float *norm = tile_in(t, LATENT_C_NORM);
+    const float *end = (const float *)tile_in(t, LATENT_C) + /* of the row */
+                       (size_t)(r + 1) * tile_in_shape(t, LATENT_C)[1];
+    memcpy(y, end - a->D, a->D * sizeof(float));
     const float inv = 1.0f / sqrtf(t->isa->sum_squares(y, a->DV) / (float)a->DV + a->eps);
     for (uint32_t i = 0; i < a->DV; i++) y[i] = y[i] * inv * norm[i];
     qkv_rotate(t, r, y + a->DV, a->DR);

@@ -193,6 +193,21 @@ CODE(void, code_teams, void) {
     compute_with<run_attention_teams>();
 }
 
+#if QN_LATENT
+CODE(void, code_latent_heads, void) {
+    compute_with<run_latent_heads>();
+}
+CODE(void, code_latent, void) {
+    compute_with<run_attention_latent>();
+}
+CODE(void, code_latent_values, void) {
+    compute_with<run_latent_values>();
+}
+CODE(void, code_latent_merge, void) {
+    compute_with<run_latent_merge, true>();
+}
+#endif
+
 /* Matrices times packed activations of up to 32 rows. */
 CODE_OF((int COLUMNS, uint32_t KIND, uint32_t K), void, run_stream, void) {
     compute_with<stream_run<KIND, K, COLUMNS>>();
@@ -479,7 +494,12 @@ CODE(void, role_control, void) {
 // check_kernels: function code_mixed spills 0
 // check_kernels: function rows_step spills 80
 // check_kernels: function code_rows spills 228
-// check_kernels: qn_mega registers 168 stack 256 spills 108
+// check_kernels: function code_latent_heads spills 0
+// check_kernels: function code_latent_merge spills 0
+// check_kernels: function code_latentEv spills 0
+// check_kernels: function code_latentEv spills 208 on deepseek-v2-lite.sm_80
+// check_kernels: function packed_linearILi4ELi4ELi2ELi4E spills 168 on deepseek-v2-lite.sm_80
+// check_kernels: qn_mega registers 168 stack 384 spills 108
 extern "C" __global__ void __launch_bounds__(CUDA_BLOCK_THREADS, 1)
     qn_mega(const __grid_constant__ struct cuda_args args) {
     const uint32_t resume = rt_load_relaxed(&args.rt.shared->resume);

@@ -85,5 +85,9 @@
 #define ORDER_rows_step             o640
 #define ORDER_code_teams            o650
 #define ORDER_unit_find             o660
+#define ORDER_code_latent_heads     o670
+#define ORDER_code_latent           o680
+#define ORDER_code_latent_values    o690
+#define ORDER_code_latent_merge     o700
 
 #endif

@@ -39,8 +39,13 @@ DEV bool work_is_attention(uint32_t kind) {
     return kind == OP_ATTENTION_STEP || kind == OP_ATTENTION_WHOLE;
 }
 
+/* Whether its task leases the ring if it has items (attention_latent.cuh). */
+DEV bool work_is_latent(uint32_t kind) {
+    return QN_LATENT && (kind == OP_ATTENTION || kind == OP_ATTENTION_SPLIT);
+}
+
 DEV enum work_source work_source(uint32_t kind) {
-    return work_is_attention(kind) ? QN_ATTENTION_SOURCE : WORK_STATIC;
+    return work_is_attention(kind) || work_is_latent(kind) ? QN_ATTENTION_SOURCE : WORK_STATIC;
 }
 
 #endif
