@@ -140,6 +140,10 @@ MODELS = {
                                 first_k_dense_replace=0, n_routed_experts=12, num_experts_per_tok=4,
                                 moe_intermediate_size=33, n_shared_experts=1, topk_method="group_limited_greedy",
                                 n_group=4, topk_group=2, routed_scaling_factor=2.5),
+    # Dense, queries from the stream; whole lines of the cache, 18 heads: more than a product has rows.
+    "deepseek-v2-dense": deepseek(BF16, torch_dtype=BF16, num_hidden_layers=1, hidden_size=72, num_attention_heads=18,
+                                  num_key_value_heads=18, kv_lora_rank=112, qk_nope_head_dim=24, qk_rope_head_dim=16,
+                                  v_head_dim=16),
     "qwen3-moe": model("Qwen3MoeForCausalLM", BF16, model_type="qwen3_moe", head_dim=10, rope_theta=10000.0,
                        torch_dtype=BF16, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=40,
                        norm_topk_prob=True),

@@ -11,9 +11,9 @@
 
 /* op.def's dims of one letter, but for k, n and d, which have tuples of the others. After them come
  * *flat* dims: rows of a weight of which no letter is known. They go by their number. */
-static const char global_dims[] = "tlhivgrepsbqcuwmyojzfa";
+static const char global_dims[] = "tlhivgrepsbqcuwmyoxjzfa";
 enum { N_GLOBAL = sizeof global_dims - 1, MAX_FLAT = 4, MAX_TUPLE = FORM_INPUT_DIMS };
-enum { MAX_PARTS = 4 };
+enum { MAX_PARTS = 4, MAX_NAMED = 5 };
 _Static_assert(N_GLOBAL + MAX_FLAT <= BLOCK_MAX_DIMS, "dims of forms");
 
 static int global_dim(const char *name) {
@@ -42,6 +42,7 @@ static uint64_t letter_size(const struct kgraph *g, char letter, int layer) {
     case 'm': return s->latent.kv_rank;
     case 'y': return s->latent.v_dim;
     case 'o': return s->head_dim - s->latent.rope;
+    case 'x': return s->latent.q_rank;
     case 'j': return s->experts.n;
     case 'z': return s->experts.top_k;
     case 'f': return (uint64_t)g->n_rows * s->experts.top_k;
@@ -65,9 +66,16 @@ struct part {
     struct tuple dims;
 };
 
+/* Columns of a value that an argument of an operator stands for. */
+struct named {
+    const struct expr_arg *by;
+    uint64_t columns;
+};
+
 struct tensor_value {
-    uint32_t n;
+    uint32_t n, n_named;
     struct part parts[MAX_PARTS];
+    struct named named[MAX_NAMED]; /* where its last dim is flat */
 };
 
 /* A value at which two graphs are compared. */
@@ -257,12 +265,14 @@ static bool is_used(const struct step *s, uint8_t dim) {
     return false;
 }
 
-/* Rows of a weight that no operand has named: of a projection that latents come from, or of a
- * number that is not hidden, a flat dim of that size, which no other dim of the operator is. */
+/* Rows of a weight that no operand has named: of a projection from the stream or of the queries'
+ * latent, or of a number that is not hidden, a flat dim of that size, which no other dim of the
+ * operator is. */
 static int bind_rows(struct step *s, uint8_t dim, uint64_t rows, const char *name) {
-    const uint8_t hidden = (uint8_t)global_dim("h");
+    const uint8_t hidden = (uint8_t)global_dim("h"), latent = (uint8_t)global_dim("x");
     uint64_t *flat = s->w->m->flat;
-    if (rows == s->w->g->spec.hidden && s->op->kind != OP_QKV_LINEAR && !is_used(s, hidden)) {
+    if (rows == s->w->g->spec.hidden && s->op->kind != OP_QKV_LINEAR && !is_used(s, hidden) &&
+        !is_used(s, latent)) {
         bind_dim(s, dim, &hidden, 1);
         return QN_OK;
     }
@@ -295,6 +305,16 @@ static int absent_arg(struct step *s, uint32_t arg) {
     return QN_OK;
 }
 
+/* The parts of a weight that an argument is, as text. An argument without parts of its own is all
+ * of them, one after the other. */
+static int tell_parts(struct step *s, const struct weight_part *p, uint32_t n, struct strbuf *out) {
+    for (uint32_t i = 0; i < n; i++) {
+        if (i > 0) strbuf_str(out, ", then ");
+        tell_part(&p[i], out);
+    }
+    return strbuf_status(s->w->d, out);
+}
+
 /* Rows of a part times columns are the dims' sizes. */
 static int weight_arg(struct step *s, uint32_t arg, const struct tensor *t) {
     const struct kgraph *g = s->w->g;
@@ -302,19 +322,20 @@ static int weight_arg(struct step *s, uint32_t arg, const struct tensor *t) {
     struct tuple dims;
     uint32_t n;
     const uint32_t which = part_of_arg(s->x, arg, &n);
-    if (t->n_parts > n) return fail_step(s, "has another number of parts than its weight", a->name);
+    const bool whole = strchr(a->name, '.') == NULL || t->n_parts == 1;
+    if (!whole && t->n_parts > n)
+        return fail_step(s, "has another number of parts than its weight", a->name);
     if (which >= t->n_parts) return absent_arg(s, arg);
     const struct weight_part *p = &g->parts.items[t->first_part + which];
     if (a->n_dims > 0 && !s->bound[a->dims[0]] && global_dim(s->x->dims[a->dims[0]].name) < 0)
-        TRY(bind_rows(s, a->dims[0], p->rows, a->name));
+        TRY(bind_rows(s, a->dims[0], whole ? t->shape[0] : p->rows, a->name));
     TRY(own_dims(s, a->name, a->dims, a->n_dims, &dims));
     const uint64_t cols = t->n_dims > 1 ? t->shape[1] : 1;
-    const uint64_t elements = t->n_parts == 1 ? tensor_elements(t) : p->rows * cols;
+    const uint64_t elements = whole ? tensor_elements(t) : p->rows * cols;
     if (tuple_size(s, &dims) != elements)
         return fail_step(s, "has another shape than its weight", a->name);
     struct strbuf name = {0};
-    tell_part(p, &name);
-    int rc = strbuf_status(s->w->d, &name);
+    int rc = tell_parts(s, p, whole ? t->n_parts : 1, &name);
     if (rc == QN_OK) rc = make_input(s->w, strbuf_text(&name), FORM_REAL, &dims, &s->args[arg]);
     strbuf_fini(&name);
     return rc;
@@ -331,25 +352,52 @@ static int dims_in_flat(struct step *s, const struct expr_arg *a, const struct t
     return own_dims(s, a->name, a->dims + outer, a->n_dims - outer, inner);
 }
 
+/* Notes what an argument names of a value of n columns; another operator's argument of that name
+ * names the same ones. No more than n are named. */
+static int name_columns(struct step *s, const struct expr_arg *a, struct tensor_value *v,
+                        uint64_t columns, uint64_t n) {
+    uint64_t before = 0;
+    for (uint32_t i = 0; i < v->n_named; i++) {
+        if (v->named[i].by == a && v->named[i].columns == columns) return QN_OK;
+        if (v->named[i].by == a) return fail_step(s, "has two sizes in one value", a->name);
+        before += v->named[i].columns;
+    }
+    if (columns > n - before || v->n_named == MAX_NAMED)
+        return fail_step(s, "and other parts are more than their value", a->name);
+    v->named[v->n_named++] = (struct named){a, columns};
+    return QN_OK;
+}
+
+/* What operators name of each value is all of it. */
+static int check_named(const struct walk *w) {
+    for (size_t i = 0; i < w->g->tensors.n; i++) {
+        const struct tensor_value *v = &w->values[i];
+        const struct tuple *dims = &v->parts[0].dims;
+        uint64_t columns = 0;
+        for (uint32_t k = 0; k < v->n_named; k++) columns += v->named[k].columns;
+        if (v->n_named > 0 && columns != w->m->flat[dims->at[dims->n - 1] - N_GLOBAL])
+            return fail(w->d, QN_EVERIFY,
+                        "kernel graph: '%s' and other parts are not all of their value",
+                        v->named[0].by->name);
+    }
+    return QN_OK;
+}
+
 /* A part of a value whose last dim is flat: each of its elements is some place there. Where, this
- * part of this operand says, and nothing else is known of it. */
-static int flat_arg(struct step *s, uint32_t arg, const struct part *value) {
+ * part of this operand and the number of columns say, and nothing else is known of it. */
+static int flat_arg(struct step *s, uint32_t arg, struct tensor_value *v) {
     const struct expr_arg *a = &s->x->args[arg];
+    const struct part *value = &v->parts[0];
     const uint8_t flat = value->dims.at[value->dims.n - 1];
+    const uint64_t n = s->w->m->flat[flat - N_GLOBAL];
     const struct block_use use = {.dims = 1u << flat};
-    struct tuple mine = {0}, dims;
+    struct tuple mine;
     char name[160];
     form_id places;
-    uint64_t elements = 0;
-    for (uint32_t i = 0; i < s->x->n_args; i++) {
-        if (i != arg && !same_operand(s->x->args[i].name, a->name)) continue;
-        TRY(dims_in_flat(s, &s->x->args[i], &value->dims, &dims));
-        elements += tuple_size(s, &dims);
-        if (i == arg) mine = dims;
-    }
-    if (elements != s->w->m->flat[flat - N_GLOBAL])
-        return fail_step(s, "and its other parts are not all of their value", a->name);
-    snprintf(name, sizeof name, "places of %s in %s", a->name, op_name(s->op->kind));
+    TRY(dims_in_flat(s, a, &value->dims, &mine));
+    TRY(name_columns(s, a, v, tuple_size(s, &mine), n));
+    snprintf(name, sizeof name, "places of %s in %s of %llu", a->name, op_name(s->op->kind),
+             (unsigned long long)n);
     TRY(make_input(s->w, name, FORM_INDEX, &mine, &places));
     s->args[arg] = form_apply(s->w->m->f, BLOCK_OP_PICK, &use,
                               (const form_id[BLOCK_MAX_ARITY]){value->form, places});
@@ -358,14 +406,15 @@ static int flat_arg(struct step *s, uint32_t arg, const struct part *value) {
 
 static int value_arg(struct step *s, uint32_t arg, int32_t tensor) {
     const struct expr_arg *a = &s->x->args[arg];
-    const struct tensor_value *v = &s->w->values[tensor];
+    struct tensor_value *v = &s->w->values[tensor];
+    const bool is_part = strchr(a->name, '.') != NULL;
     uint32_t n;
     const uint32_t which = part_of_arg(s->x, arg, &n);
     if (v->n == 0)
         return fail_step(s, "is read, and no operator before it has written it", a->name);
     const struct tuple *first = &v->parts[0].dims;
-    if (v->n == 1 && n > 1 && first->n > 0 && is_flat(first->at[first->n - 1]))
-        return flat_arg(s, arg, &v->parts[0]);
+    if (v->n == 1 && is_part && first->n > 0 && is_flat(first->at[first->n - 1]))
+        return flat_arg(s, arg, v);
     if (which >= v->n) return absent_arg(s, arg);
     s->args[arg] = v->parts[which].form;
     return match_value(s, a, &v->parts[which].dims);
@@ -482,8 +531,11 @@ static int check_attrs(const struct step *s) {
 
 /* ---- outputs ---- */
 
-static bool is_stream_writer(enum op_kind kind) {
-    return kind == OP_EMBED || kind == OP_LINEAR || kind == OP_SPLITK_SUM || kind == OP_EXPERT_DOWN;
+/* LINEAR of the queries' latent makes heads. */
+static bool is_stream_writer(const struct step *s) {
+    const enum op_kind kind = s->op->kind;
+    if (kind == OP_LINEAR) return !is_used(s, (uint8_t)global_dim("x"));
+    return kind == OP_EMBED || kind == OP_SPLITK_SUM || kind == OP_EXPERT_DOWN;
 }
 
 /* Where the graphs are compared, and the value becomes a symbol. */
@@ -492,7 +544,7 @@ static bool is_cut(const struct step *s, int slot) {
     if (s->w->g->tensors.items[tensor].role == TENSOR_STATE) return true;
     if (s->op->kind == OP_ROUTER || (s->op->kind == OP_LM_HEAD && slot == LM_OUT_LOGITS))
         return true; /* what is chosen by logits is a function of them */
-    return is_stream_writer(s->op->kind) && slot == STREAM_X;
+    return is_stream_writer(s) && slot == STREAM_X;
 }
 
 /* Compared, too, and read no more. */
@@ -509,7 +561,7 @@ static int record(struct step *s, const struct expr_out *out, int slot, form_id 
     TRY(arena_printf(w->d, &w->m->arena, &name, "%s", out->name));
     if (t->role == TENSOR_STATE)
         TRY(arena_printf(w->d, &w->m->arena, &text, "%s %s", t->name, out->name));
-    else if (is_stream_writer(s->op->kind))
+    else if (is_stream_writer(s))
         TRY(arena_printf(w->d, &w->m->arena, &text, "stream %u", w->n_stream++));
     else
         TRY(arena_printf(w->d, &w->m->arena, &text, "%s of layer %d", out->name, s->op->layer));
@@ -652,6 +704,7 @@ static int walk_graph(struct walk *w) {
     if (w->values == NULL)
         return fail_nomem(w->d, w->g->tensors.n * sizeof *w->values, "a kernel graph's meaning");
     for (uint32_t i = 0; i < w->g->ops.n; i++) TRY(walk_op(w, i));
+    TRY(check_named(w));
     return forms_status(w->d, w->m->f);
 }
 

@@ -116,6 +116,23 @@ CUDA_ABI_FN int cuda_rows_fit(uint32_t head_dim, uint32_t cc) {
     return head_dim <= 128 && work + cuda_rows_piece(head_dim) <= cuda_lease_bytes(cc);
 }
 
+/* Attention over latents (attention_latent.cuh): bytes of a key in shared memory; positions that it
+ * has there at a time, a piece's at most, beside queries, probabilities and states; 0: it does not
+ * fit. */
+CUDA_ABI_FN uint32_t cuda_latent_row(uint32_t key_dim) {
+    return (key_dim + 63) / 64 * 128;
+}
+CUDA_ABI_FN uint32_t cuda_latent_others(uint32_t key_dim) {
+    return 16 * cuda_latent_row(key_dim) + CUDA_COMPUTE_WARPS * (32 * 16 + 2 * 16 * 4);
+}
+CUDA_ABI_FN uint32_t cuda_latent_part(uint32_t key_dim, uint32_t cc) {
+    uint32_t part = ATTENTION_PIECE;
+    while (part >= 16 &&
+           part * cuda_latent_row(key_dim) + cuda_latent_others(key_dim) > cuda_lease_bytes(cc))
+        part /= 2;
+    return part >= 16 ? part : 0;
+}
+
 /* Query heads of a KV head's group that attention takes together: as many as a product has rows,
  * and as a page has room for outputs of STEP and WHOLE. */
 CUDA_ABI_FN uint32_t cuda_sub_heads(uint32_t group, uint32_t head_dim) {
@@ -144,6 +161,27 @@ CUDA_ABI_FN uint32_t cuda_stream_32_group(uint32_t kind) {
 }
 CUDA_ABI_FN uint32_t cuda_stream_32_parts(uint32_t group) {
     return group > 2 ? 4 : group;
+}
+
+/* LATENT_VALUES (latent.cuh): most token rows of a tile; row blocks whose partial sums fit scratch.
+ */
+enum { CUDA_VALUES_ROWS = 32, CUDA_VALUES_BYTES = CUDA_PAGE_ROWS * 4 };
+CUDA_ABI_FN uint32_t cuda_values_group(uint32_t k_tiles, uint32_t tile) {
+    return CUDA_SCRATCH_BYTES / (CUDA_VALUES_BYTES * tile * k_tiles);
+}
+
+/* LATENT_MERGE: the same beside what PACK_ROWS rows of the heads of a row block are merged to, 16
+ * bits an element, rows 64 bytes apart. */
+CUDA_ABI_FN uint32_t cuda_merged_heads(uint32_t head_rows) {
+    return (CUDA_PAGE_ROWS - 1) / head_rows + 2;
+}
+CUDA_ABI_FN uint32_t cuda_merged_bytes(uint32_t head_rows, uint32_t value_dim) {
+    return cuda_merged_heads(head_rows) * PACK_ROWS * (value_dim * 2 + 64);
+}
+CUDA_ABI_FN uint32_t cuda_merge_group(uint32_t head_rows, uint32_t value_dim) {
+    const uint32_t merged = cuda_merged_bytes(head_rows, value_dim);
+    const uint32_t block = CUDA_VALUES_BYTES * PACK_ROWS * partial_tiles(value_dim);
+    return merged + block > CUDA_SCRATCH_BYTES ? 0 : (CUDA_SCRATCH_BYTES - merged) / block;
 }
 
 CUDA_ABI_FN uint32_t cuda_k_tiles(uint32_t k) {
@@ -175,7 +213,8 @@ CUDA_ABI_FN uint32_t cuda_tile_page(uint32_t k_tiles, uint32_t tile) {
 /* Kinds of tasks whose weights come as pages. */
 CUDA_ABI_FN int cuda_has_pages(uint32_t kind) {
     return kind == OP_QKV_LINEAR || kind == OP_LINEAR || kind == OP_LINEAR_SPLITK ||
-           kind == OP_GATED_MLP || kind == OP_LM_HEAD || kind == OP_ROUTER;
+           kind == OP_GATED_MLP || kind == OP_LM_HEAD || kind == OP_ROUTER ||
+           kind == OP_LATENT_HEADS || kind == OP_LATENT_VALUES || kind == OP_LATENT_MERGE;
 }
 
 /* Kinds of tasks whose weights are pages of the experts that the iteration lists. */
@@ -220,29 +259,32 @@ struct cuda_task {
     uint32_t trigger;
     uint32_t row0, row1, unit0, unit1;
     uint32_t units; /* the whole operator's units: N, I, heads, blocks */
-    uint32_t k; /* length of the dot products; RESET_SENTINELS: bytes of a unit; ATTENTION, STEP,
-                   WHOLE, MERGE: positions that a row sees, 0: all (read where layers differ);
-                   ROUTE: token rows of the graph */
+    /* Length of the dot products; LATENT_NORM: of its result; LATENT_HEADS: of raw's rows;
+     * RESET_SENTINELS: bytes of a unit; ATTENTION, SPLIT, STEP, WHOLE, MERGE: positions that a row
+     * sees, 0: all (read where layers differ); ROUTE: token rows of the graph. */
+    uint32_t k;
     uint32_t k_tiles;
     uint32_t index; /* of this task in the program */
     /* Device addresses of operands; an operand that the kind does not have is 0.
      *
      * w      EMBED and SAMPLE table; matrix products: the weights' image
-     * in     the first activation: x, a, qkv, q, part, parts, squares, logits
+     * in     the first activation: x, a, qkv, q, raw, part, parts, squares, logits
      * norm   one row, ROUTER, EXPERT_GATE_UP: norm; EMBED, LINEAR, SPLITK_SUM and EXPERT_DOWN
-     *        next; STEP and WHOLE q_norm
+     *        next; STEP and WHOLE q_norm; LATENT_HEADS c_norm
      * bias   QKV_LINEAR bq, bk, bv in one; LINEAR and SPLITK_SUM bias; GATED_MLP bg;
      *        EXPERT_GATE_UP list; EXPERT_DOWN struct cuda_beyond
-     * more   QKV_HEADS q_norm; ATTENTION, STEP, WHOLE kv; LINEAR, SPLITK_SUM and EXPERT_DOWN
-     *        residual; GATED_MLP bu; SAMPLE part; ROUTE weight; EXPERT_GATE_UP slots
+     * more   QKV_HEADS q_norm; ATTENTION, SPLIT, STEP, WHOLE kv; LINEAR, SPLITK_SUM and EXPERT_DOWN
+     *        residual; GATED_MLP bu; SAMPLE part; LATENT_HEADS c; ROUTE weight; EXPERT_GATE_UP
+     *        slots
      * more2  QKV_HEADS, STEP and WHOLE k_norm; others squares, written or read
      * out    the first result; RESET_SENTINELS: the first byte of all units
-     * out2   EMBED, LINEAR, SPLITK_SUM and EXPERT_DOWN normed; QKV_HEADS kv; LM_HEAD part; ROUTE
-     *        slots */
+     * out2   EMBED, LINEAR, SPLITK_SUM and EXPERT_DOWN normed; QKV_HEADS, LATENT_HEADS kv; LM_HEAD
+     *        part; ROUTE slots */
     uint64_t w, in, norm, bias, more, more2, out, out2;
-    uint16_t
-        n_pieces;    /* P of STEP, MERGE; parts of a row's squares; PACK_LOGITS: eights
-                        of what it reads; LINEAR_SPLITK: row blocks of a part; SPLITK_SUM: parts */
+    /* P of SPLIT, STEP, MERGE, LATENT_MERGE; parts of a row's squares; PACK_LOGITS: eights of what
+     * it reads; LATENT_NORM, LATENT_HEADS: columns of x, of c; LINEAR_SPLITK: row blocks of a part;
+     * SPLITK_SUM: parts. */
+    uint16_t n_pieces;
     uint16_t eights; /* rows / PACK_ROWS of the packed activations that it reads or writes */
     /* How a task with weights goes through its pages (block/walk.cuh); cuda_form.c decides. */
     uint32_t block0, block1; /* row blocks [block0, block1) of the image */
@@ -259,7 +301,7 @@ enum cuda_task_flag {
         1, /* the trigger may activate the end event: the block must notice if it does */
     /* Operands that carry flags: */
     CUDA_IN_FLAGGED = 2,
-    CUDA_MORE_FLAGGED = 4, /* the residual of LINEAR and EXPERT_DOWN */
+    CUDA_MORE_FLAGGED = 4, /* the residual of LINEAR and EXPERT_DOWN, c of LATENT_HEADS */
     CUDA_OUT_FLAGGED = 8,
     /* The event rides on data (task/transport.c): its counter is a hint and orders nothing. */
     CUDA_WAIT_HINT = 16,

@@ -25,9 +25,17 @@ static bool has_any(const struct cuda_form_host *h) {
     (void)h;
     return true;
 }
+/* HEADS: keys and values are heads of their own. */
+static bool has_heads(const struct cuda_form_host *h) {
+    return !spec_is_latent(PROG(h->program, MODEL));
+}
+/* LATENT: they are latents, of which some fit shared memory. */
+static bool has_latent(const struct cuda_form_host *h) {
+    return !has_heads(h) && cuda_latent_part(PROG(h->program, KV)->k_width, h->device.cc) != 0;
+}
 /* PREFILL: outputs fit registers, a piece fits shared memory. */
 static bool has_prefill(const struct cuda_form_host *h) {
-    return cuda_rows_fit(PROG(h->program, MODEL)->head_dim, h->device.cc);
+    return has_heads(h) && cuda_rows_fit(PROG(h->program, MODEL)->head_dim, h->device.cc);
 }
 /* PARTS: wgmma, and columns of an operator are cut into parts. */
 static bool has_parts(const struct cuda_form_host *h) {
@@ -65,6 +73,12 @@ static bool when_whole(const struct form_case *c, const struct cuda_task *t) {
 /* NORMED: and its result has a copy for the next norm. */
 static bool when_normed(const struct form_case *c, const struct cuda_task *t) {
     return when_whole(c, t) && c->op->in[LINEAR_NEXT] != PROG_NONE;
+}
+
+/* MERGED: what heads are merged to fits scratch, beside sums. */
+static bool when_merged(const struct form_case *c, const struct cuda_task *t) {
+    (void)t;
+    return cuda_merge_group(spec_v_dim(c->spec), c->op->attrs.DV) != 0;
 }
 
 /* Query heads of an item of attention; token rows of an item of PREFILL. */
@@ -147,6 +161,28 @@ static void walk_prefill(const struct form_case *c, struct cuda_task *t) {
     t->tile = (uint8_t)item_rows(&c->op->attrs);
 }
 
+/* LATENT: items of a row and its heads, in the leased ring. */
+static void walk_latent(const struct form_case *c, struct cuda_task *t) {
+    (void)c;
+    t->columns = CUDA_LEASE;
+    t->tile = 1;
+}
+
+/* HEADS_OWN: pages in the image's order, once for a tile of rows. Partial sums of a group are in
+ * scratch where a dot product is several pages. */
+static void walk_heads_own(const struct form_case *c, struct cuda_task *t) {
+    const bool sums = c->op->kind == OP_LATENT_VALUES;
+    const uint32_t most = sums ? CUDA_VALUES_ROWS : PACK_TILE;
+    t->tile = (uint8_t)MIN(CEIL_DIV(c->rows, (uint32_t)PACK_ROWS) * PACK_ROWS, most);
+    t->group = sums ? (uint8_t)cuda_values_group(t->k_tiles, t->tile) : 1;
+}
+
+/* MERGED: the same of few rows, beside the merged heads. */
+static void walk_merged(const struct form_case *c, struct cuda_task *t) {
+    t->tile = PACK_ROWS;
+    t->group = (uint8_t)cuda_merge_group(spec_v_dim(c->spec), c->op->attrs.DV);
+}
+
 /* ---- the table ---- */
 
 enum form_layout { FROM_ANY, FROM_ROWS, FROM_PACKED };
@@ -165,6 +201,8 @@ struct form_when {
 
 /* Names in capitals are form.def's. */
 #define HAS_ANY        has_any, NULL
+#define HAS_HEADS      has_heads, "keys and values are latents"
+#define HAS_LATENT     has_latent, "no latents, or they do not fit shared memory"
 #define HAS_PREFILL    has_prefill, "a piece of the context does not fit shared memory"
 #define HAS_PARTS      has_parts, "only sm_90 has wgmma"
 #define HAS_STREAM_32  has_stream_32, "32 rows stream on sm_90, of wide models"
@@ -174,6 +212,7 @@ struct form_when {
 #define WHEN_ALWAYS    when_always, NULL
 #define WHEN_WHOLE     when_whole, "its tasks have some of the rows"
 #define WHEN_NORMED    when_normed, "its tasks have some of the rows, or no norm comes next"
+#define WHEN_MERGED    when_merged, "heads' outputs do not fit scratch"
 #define WHEN_FILLING   when_filling, "fewer than half of the tasks would have rows"
 #define WALK_NOTHING   walk_nothing
 #define WALK_STAGED    walk_staged
@@ -182,6 +221,9 @@ struct form_when {
 #define WALK_MIXED     walk_mixed
 #define WALK_PREFILL   walk_prefill
 #define WALK_ROUTER    walk_router
+#define WALK_LATENT    walk_latent
+#define WALK_HEADS_OWN walk_heads_own
+#define WALK_MERGED    walk_merged
 
 struct form {
     const char *name;

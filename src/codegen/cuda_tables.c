@@ -110,6 +110,23 @@ static int check_kv(struct diag *d, const struct prog_header *p) {
     return QN_OK;
 }
 
+/* Latents are copied and multiplied 16 bytes at a time; what a query head has without RoPE is a
+ * page's columns. */
+static int check_latent(struct diag *d, const struct prog_header *p) {
+    const struct model_spec *s = PROG(p, MODEL);
+    const struct latent_spec *l = &s->latent;
+    const uint32_t nope = s->head_dim - l->rope;
+    if (!spec_is_latent(s)) return QN_OK;
+    if (l->kv_rank % 8 == 0 && l->rope % 8 == 0 && nope % 8 == 0 && nope <= CUDA_PAGE_K &&
+        l->q_rank % 8 == 0)
+        return QN_OK;
+    return fail(
+        d, QN_EUNSUPPORTED,
+        "kv_lora_rank %u, q_lora_rank %u, qk_rope_head_dim %u, qk_nope_head_dim %u: the GPU "
+        "kernels want multiples of 8, the last one up to %d",
+        l->kv_rank, l->q_rank, l->rope, nope, CUDA_PAGE_K);
+}
+
 /* Refuses models that the kernels cannot run. */
 static int check_model(struct diag *d, const struct prog_header *p) {
     const struct model_spec *s = PROG(p, MODEL);
@@ -119,6 +136,7 @@ static int check_model(struct diag *d, const struct prog_header *p) {
     if (s->hidden % 8 != 0)
         return fail(d, QN_EUNSUPPORTED, "hidden %u: the GPU kernels want a multiple of 8",
                     s->hidden);
+    TRY(check_latent(d, p));
     return check_kv(d, p);
 }
 
@@ -166,8 +184,8 @@ static bool can_cut(const struct prog_header *p, const struct prog_op *op) {
 
 /* Whether an operator goes by what its rows see. */
 static bool has_window(uint32_t kind) {
-    return kind == OP_ATTENTION || kind == OP_ATTENTION_STEP || kind == OP_ATTENTION_WHOLE ||
-           kind == OP_ATTENTION_MERGE;
+    return kind == OP_ATTENTION || kind == OP_ATTENTION_SPLIT || kind == OP_ATTENTION_STEP ||
+           kind == OP_ATTENTION_WHOLE || kind == OP_ATTENTION_MERGE;
 }
 
 /* Images of one window have it as a constant: the model's. */
@@ -175,6 +193,11 @@ static bool is_window_known(const struct prog_header *p, const struct prog_op *o
     const struct model_spec *s = PROG(p, MODEL);
     return !has_window(op->kind) || op->layer < 0 || (uint32_t)op->layer >= s->n_layers ||
            op->attrs.window == spec_window(s, (uint32_t)op->layer);
+}
+
+/* Matrices of each head's own, whose activations are rows. */
+static bool is_of_latents(uint32_t kind) {
+    return kind == OP_LATENT_HEADS || kind == OP_LATENT_VALUES || kind == OP_LATENT_MERGE;
 }
 
 /* The reason why the kernels cannot run an operator; NULL: they can. Matrix products take packed
@@ -185,12 +208,13 @@ static const char *check_op(const struct prog_header *p, const struct prog_op *o
     if (!is_window_known(p, op)) return "the window that the model has for the layer";
     if ((op->kind == OP_ATTENTION_STEP || op->kind == OP_ATTENTION_WHOLE) && !can_step(p, op))
         return "few rows, or rows of different requests";
-    if (op->kind == OP_ATTENTION_SPLIT) return "heads and attention in one operator (qkv=joined)";
+    if (op->kind == OP_ATTENTION_SPLIT && !spec_is_latent(PROG(p, MODEL)))
+        return "heads and attention in one operator (qkv=joined)";
     if (op->kind == OP_SPLITK_SUM && PROG(p, MODEL)->hidden % SQUARES_COLUMNS != 0)
         return "whole blocks of squares";
     if (op->kind == OP_EXPERT_GATE_UP) return check_gate_up(p, op);
     if (op->kind == OP_EXPERT_DOWN) return check_down(p, op);
-    if (!cuda_has_pages(op->kind) || op->kind == OP_ROUTER) return NULL;
+    if (!cuda_has_pages(op->kind) || op->kind == OP_ROUTER || is_of_latents(op->kind)) return NULL;
     if (op->kind == OP_GATED_MLP && op->units % 8 != 0) return "a multiple of 8 units";
     if (op->kind == OP_GATED_MLP && emit_mlp_width(p) == 0 && op->units > STAGED_COLUMNS)
         return "several widths that are no wider than a single row in scratch";
@@ -204,8 +228,7 @@ static const char *check_op(const struct prog_header *p, const struct prog_op *o
     }
     if (op->kind == OP_LINEAR) {
         const bool stream = op->in[LINEAR_RESIDUAL] != PROG_NONE;
-        if (op->in[LINEAR_NEXT] == PROG_NONE)
-            return op->n_rows > 1 && stream ? "of several rows a norm that comes next" : NULL;
+        if (op->in[LINEAR_NEXT] == PROG_NONE) return NULL;
         return stream ? NULL : "a residual stream where a norm comes next";
     }
     if (squares == NULL) return "its activations normed";
@@ -357,6 +380,7 @@ static void fill_blocks(const struct filler *f, const struct prog_op *op, const 
         low = t->unit0;
         high = t->unit1;
     }
+    low = MIN(low, high); /* turned columns alone: no rows */
     t->block0 = low / CUDA_PAGE_ROWS;
     t->block1 = CEIL_DIV(high, (uint32_t)CUDA_PAGE_ROWS);
     if (op->kind == OP_LM_HEAD) t->block1 = t->unit1 * (LM_BLOCK / CUDA_PAGE_ROWS);
@@ -376,9 +400,13 @@ static uint16_t n_eights(const struct prog_header *p, const struct prog_op *op) 
 
 static uint32_t n_pieces(const struct prog_header *p, const struct prog_op *op) {
     switch (op->kind) {
+    case OP_ATTENTION_SPLIT:
     case OP_ATTENTION_STEP: return tensor_of(p, op->out[0])->shape[2]; /* [T, n_heads, P, D + 2] */
+    case OP_LATENT_MERGE:
     case OP_ATTENTION_MERGE: return tensor_of(p, op->in[MERGE_PART])->shape[2];
     case OP_PACK_LOGITS: return eights_of(tensor_of(p, op->in[PACK_X]));
+    case OP_LATENT_NORM: return tensor_of(p, op->in[LATENT_NORM_X])->shape[1];
+    case OP_LATENT_HEADS: return tensor_of(p, op->in[LATENT_C])->shape[1];
     case OP_LINEAR_SPLITK: return tensor_of(p, op->in[PARTS_W])->shape[0] / CUDA_PAGE_ROWS;
     case OP_SPLITK_SUM: return tensor_of(p, op->in[SUM_PARTS])->shape[1] / PROG(p, MODEL)->hidden;
     default: {
@@ -418,6 +446,8 @@ static uint16_t flags_of(const struct prog_header *p, const struct prog_variant 
     if (travels_by(in, TRANSPORT_FLAG)) flags |= CUDA_IN_FLAGGED;
     if (travels_by(in, TRANSPORT_PAIR)) flags |= CUDA_IN_PAIRED;
     if (travels_by(residual_of(p, op), TRANSPORT_FLAG)) flags |= CUDA_MORE_FLAGGED;
+    if (op->kind == OP_LATENT_HEADS && travels_by(tensor_of(p, op->in[LATENT_C]), TRANSPORT_FLAG))
+        flags |= CUDA_MORE_FLAGGED;
     if (travels_by(out, TRANSPORT_FLAG)) flags |= CUDA_OUT_FLAGGED;
     if (travels_by(rounded, TRANSPORT_PAIR)) flags |= CUDA_OUT_PAIRED;
     if (op->kind == OP_LINEAR && travels_by(tensor_of(p, op->in[LINEAR_RESIDUAL]), TRANSPORT_OWN))
@@ -427,14 +457,17 @@ static uint16_t flags_of(const struct prog_header *p, const struct prog_variant 
     return flags;
 }
 
-/* Lengths of the data that PACK reads, RESET_SENTINELS writes and a row of attention sees. */
+/* Lengths of the data that PACK and LATENT_NORM read, of rows of LATENT_HEADS' raw, RESET_SENTINELS
+ * writes and a row of attention sees. */
 static void fill_lengths(const struct prog_header *p, const struct prog_op *op,
                          struct cuda_task *t) {
     t->k = op->k;
     if (op->kind == OP_PACK || op->kind == OP_PACK_LOGITS)
         t->k = tensor_of(p, op->in[PACK_X])->shape[1];
+    if (op->kind == OP_LATENT_NORM) t->k = tensor_of(p, op->in[LATENT_NORM_W])->shape[0];
     t->k_tiles = cuda_k_tiles(t->k);
     if (op->kind == OP_ROUTE) t->k = tensor_of(p, op->in[ROUTE_LOGITS])->shape[0];
+    if (op->kind == OP_LATENT_HEADS) t->k = tensor_of(p, op->in[LATENT_RAW])->shape[1];
     if (op->kind == OP_RESET_SENTINELS) t->k = 4 * tensor_of(p, op->out[0])->shape[1];
     if (has_window(op->kind)) t->k = op->attrs.window;
 }

@@ -144,7 +144,7 @@ int cuda_upload_dummy(struct diag *d, struct cuda_upload *u, const struct cuda_u
             .dst = u->stage[u->slot],
             .first = row * w->cols,
             .n = n * w->cols,
-            .seed = hash_bytes(name, strlen(name), 0),
+            .seed = hash_bytes(name, strlen(name), w->part->source.from),
             .mean = !vector || ends_with(name, ".bias") ? 0 : 1,
             .spread = vector ? 0 : 0.02 * 1.7320508075688772,
             .dtype = w->src_dtype,

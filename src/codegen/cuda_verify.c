@@ -402,7 +402,8 @@ static int check_bits(const struct proof *f, uint32_t task, const struct prog_op
     const uint16_t known =
         ins | outs | events | CUDA_MORE_FLAGGED | CUDA_MORE_OWN | CUDA_LIST_KNOWN;
     const bool residual =
-        op != NULL && (op->kind == OP_LINEAR || op->kind == OP_EXPERT_DOWN) && more != NULL;
+        op != NULL && more != NULL &&
+        (op->kind == OP_LINEAR || op->kind == OP_EXPERT_DOWN || op->kind == OP_LATENT_HEADS);
     const bool stream = op != NULL && is_stream(op); /* out and out2 have kinds of their own */
     const uint16_t packed = CUDA_OUT_PACKED;
     const struct wanted all[] = {
@@ -463,12 +464,16 @@ static uint64_t columns_of(const struct prog_tensor *t) {
 }
 
 static uint64_t pieces_of(const struct proof *f, const struct prog_op *op) {
-    const uint64_t state = (uint64_t)op->attrs.heads * (op->attrs.D + 2ull);
+    const uint64_t state = (uint64_t)op->attrs.heads * (op->attrs.DV + 2ull);
     const struct prog_tensor *squares = tensor_in(f, op, F_MORE2);
     switch (op->kind) {
+    case OP_ATTENTION_SPLIT:
     case OP_ATTENTION_STEP: return columns_of(tensor_in(f, op, F_OUT)) / state;
+    case OP_LATENT_MERGE:
     case OP_ATTENTION_MERGE: return columns_of(tensor_in(f, op, F_IN)) / state;
     case OP_PACK_LOGITS: return eights_in(tensor_in(f, op, F_IN));
+    case OP_LATENT_NORM: return columns_of(tensor_in(f, op, F_IN));
+    case OP_LATENT_HEADS: return columns_of(tensor_in(f, op, F_MORE));
     case OP_LINEAR_SPLITK: /* of a part's columns */
         return columns_of(tensor_in(f, op, F_OUT)) / MIN(cuda_k_tiles(op->k), (uint32_t)PARTIALS) /
                CUDA_PAGE_ROWS;
@@ -480,13 +485,15 @@ static uint64_t pieces_of(const struct proof *f, const struct prog_op *op) {
 /* Operators whose k is a window: what their layer's rows see. */
 static bool sees_context(uint32_t kind) {
     return kind == OP_ATTENTION_MERGE || kind == OP_ATTENTION_STEP || kind == OP_ATTENTION_WHOLE ||
-           kind == OP_ATTENTION;
+           kind == OP_ATTENTION || kind == OP_ATTENTION_SPLIT;
 }
 
 static uint64_t length_of(const struct proof *f, const struct prog_op *op) {
     switch (op->kind) {
     case OP_PACK:
-    case OP_PACK_LOGITS: return columns_of(tensor_in(f, op, F_IN));
+    case OP_PACK_LOGITS:
+    case OP_LATENT_HEADS: return columns_of(tensor_in(f, op, F_IN));
+    case OP_LATENT_NORM: return columns_of(tensor_in(f, op, F_OUT));
     case OP_RESET_SENTINELS: return tensor_in(f, op, F_OUT)->bytes / RESET_UNITS;
     case OP_ROUTE: return tensor_in(f, op, F_IN)->shape[0];
     default: return sees_context(op->kind) ? op->attrs.window : op->k;
@@ -496,12 +503,13 @@ static uint64_t length_of(const struct proof *f, const struct prog_op *op) {
 static int check_numbers(const struct proof *f, uint32_t task, const struct prog_op *op) {
     const struct cuda_task *t = &f->t->tasks[task];
     const uint64_t k = op == NULL ? 0 : length_of(f, op);
+    const uint64_t multiplied = op != NULL && op->kind == OP_LATENT_HEADS ? op->k : k;
     const bool tiled = op != NULL && op->kind != OP_RESET_SENTINELS && op->kind != OP_ROUTE &&
                        !sees_context(op->kind);
     const struct wanted all[] = {
         {"units", op == NULL ? 0 : op->units, t->units},
         {"k", k, t->k},
-        {"k_tiles", tiled ? CEIL_DIV(k, (uint64_t)CUDA_PAGE_K) : 0, t->k_tiles},
+        {"k_tiles", tiled ? CEIL_DIV(multiplied, (uint64_t)CUDA_PAGE_K) : 0, t->k_tiles},
         {"n_pieces", op == NULL ? 0 : pieces_of(f, op), t->n_pieces},
         {"eights", op == NULL ? 0 : eights_of(f, op), t->eights},
     };
@@ -557,9 +565,32 @@ static bool is_tile_form(const struct cuda_task *t, const struct prog_op *op) {
            t->row0 % PACK_ROWS == 0;
 }
 
+/* Matrices of each head's own: tiles of eight rows and more, all blocks of a tile in turn; partial
+ * sums of a group of LATENT_VALUES are in scratch. */
+static bool is_of_heads(const struct prog_op *op) {
+    return op->kind == OP_LATENT_HEADS || op->kind == OP_LATENT_VALUES ||
+           op->kind == OP_LATENT_MERGE;
+}
+static bool is_heads_form(const struct cuda_task *t, const struct prog_op *op) {
+    const bool sums = op->kind != OP_LATENT_HEADS, merges = op->kind == OP_LATENT_MERGE;
+    const uint64_t merged = merges ? cuda_merged_bytes(op->units / op->attrs.heads, op->k) : 0;
+    const uint64_t bytes = merged + (uint64_t)t->group * t->k_tiles * t->tile * CUDA_PAGE_ROWS * 4;
+    if (merges && t->tile != PACK_ROWS) return false;
+    return t->columns == 0 && t->unit_blocks == 0 && t->tile >= PACK_ROWS &&
+           t->tile % PACK_ROWS == 0 && t->tile <= (sums ? CUDA_VALUES_ROWS : PACK_TILE) &&
+           (sums ? t->group >= 1 && bytes <= CUDA_SCRATCH_BYTES : t->group == 1 && t->k_tiles == 1);
+}
+
+/* Rows of LATENT_HEADS' image before unit u: of each head's units the first DV have one. */
+static uint64_t latent_rows(const struct op_attrs *a, uint64_t u) {
+    const uint64_t units = MIN(u, (uint64_t)a->heads * a->D), head = units / a->D;
+    return head * a->DV + MIN(units - head * a->D, (uint64_t)a->DV);
+}
+
 static bool is_matrix_form(const struct proof *f, const struct cuda_task *t,
                            const struct prog_op *op) {
     const bool packed = (t->flags & CUDA_IN_PACKED) != 0;
+    if (is_of_heads(op)) return !packed && is_heads_form(t, op);
     switch (t->columns) {
     case 0: return !packed && is_row_form(t, op);
     case 1:
@@ -571,12 +602,14 @@ static bool is_matrix_form(const struct proof *f, const struct cuda_task *t,
 }
 
 /* ATTENTION leases the ring: MIXED, tile 0, or PREFILL of as many rows at a time as warps have rows
- * of a product, if the ring has room for that. */
+ * of a product, if the ring has room for that; over latents, a row at a time. */
 static bool is_attention_form(const struct proof *f, const struct cuda_task *t,
                               const struct prog_op *op) {
     const struct op_attrs *a = &op->attrs;
     const uint32_t rows = CUDA_COMPUTE_WARPS * (16 / cuda_sub_heads(a->heads / a->kv, a->D));
-    return t->group == 0 && t->unit_blocks == 0 && t->columns == CUDA_LEASE &&
+    const bool lease = t->group == 0 && t->unit_blocks == 0 && t->columns == CUDA_LEASE;
+    if (a->DR != 0) return lease && t->tile == 1 && cuda_latent_part(a->D, f->cc) != 0;
+    return lease && op->kind == OP_ATTENTION &&
            (t->tile == 0 || (t->tile == rows && op->n_rows >= rows && cuda_rows_fit(a->D, f->cc)));
 }
 
@@ -596,11 +629,17 @@ static int check_walk(const struct proof *f, uint32_t task, const struct prog_op
         block1 = CEIL_DIV(t->unit1 * rows, (uint64_t)CUDA_PAGE_ROWS);
         legal = t->unit0 * rows % CUDA_PAGE_ROWS == 0 &&
                 (op->kind == OP_ROUTER ? is_router_form(t) : is_matrix_form(f, t, op));
+        if (op->kind == OP_LATENT_HEADS) {
+            const uint64_t first = latent_rows(&op->attrs, t->unit0);
+            const uint64_t end = latent_rows(&op->attrs, t->unit1);
+            block0 = first < end ? first / CUDA_PAGE_ROWS : 0;
+            block1 = first < end ? CEIL_DIV(end, (uint64_t)CUDA_PAGE_ROWS) : 0;
+        }
     } else if (op != NULL && op->kind == OP_EXPERT_DOWN) {
         block0 = t->unit0 / CUDA_PAGE_ROWS;
         block1 = CEIL_DIV(t->unit1, (uint32_t)CUDA_PAGE_ROWS);
         legal = legal && t->unit0 % CUDA_PAGE_ROWS == 0 && t->row0 == 0 && t->row1 == op->n_rows;
-    } else if (op != NULL && op->kind == OP_ATTENTION) {
+    } else if (op != NULL && (op->kind == OP_ATTENTION || op->kind == OP_ATTENTION_SPLIT)) {
         legal = is_attention_form(f, t, op);
     }
     const struct wanted all[] = {
@@ -628,8 +667,8 @@ static bool tiles_cover(const struct cuda_task *t, uint64_t n, const struct prog
         if (row0 != row || row1 <= row0) return false;
         for (; i < n && t[i].row0 == row0; i++) {
             if (t[i].row1 != row1 || t[i].unit0 != unit || t[i].unit1 <= unit) return false;
-            if (cuda_has_pages(op->kind) && (t[i].block0 != block || t[i].block1 <= block))
-                return false;
+            const bool blocks = cuda_has_pages(op->kind) && op->kind != OP_LATENT_HEADS;
+            if (blocks && (t[i].block0 != block || t[i].block1 <= block)) return false;
             unit = t[i].unit1;
             block = t[i].block1;
         }

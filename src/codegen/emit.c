@@ -56,9 +56,19 @@ static bool has_row_flags(const struct prog_header *program) {
             return false;
         if (transport_of(program, o->out[0]) != (mlp ? TRANSPORT_PAIR : TRANSPORT_FLAG))
             return false;
-        if (linear && transport_of(program, o->in[LINEAR_RESIDUAL]) != TRANSPORT_FLAG) return false;
+        const uint32_t residual = linear ? o->in[LINEAR_RESIDUAL] : PROG_NONE;
+        if (residual != PROG_NONE && transport_of(program, residual) != TRANSPORT_FLAG)
+            return false;
     }
     return true;
+}
+
+/* Whether several rows have a LINEAR that no norm comes after. */
+static bool has_bare_rows(const struct prog_header *program) {
+    const struct prog_op *o = PROG(program, OP);
+    for (uint64_t i = 0; i < program->section[SECTION_OP].count; i++, o++)
+        if (o->kind == OP_LINEAR && o->n_rows > 1 && o->in[LINEAR_NEXT] == PROG_NONE) return true;
+    return false;
 }
 
 static bool is_linear(const struct prog_op *op) {
@@ -93,13 +103,15 @@ static void emit_linear_widths(const struct prog_header *program, struct strbuf 
     strbuf_printf(out, "\n#define QN_N_LINEAR_WIDTHS %u\n", (unsigned)n);
 }
 
-/* Strides of the KV cache in elements: from a block to the next, from a head's keys to the next
- * head's, from a key to the value of the same head and position. */
+/* Widths of keys and values, and strides of the KV cache in elements: from a block to the next,
+ * from a head's keys to the next head's, from a key to the value of the same head and position. */
 static void emit_kv(const struct prog_header *program, struct strbuf *out) {
     const struct kv_row *r = PROG(program, KV);
     const uint32_t block = program->kv_block;
     strbuf_printf(out, "#define QN_KV_BLOCK %u\n", (unsigned)block);
     strbuf_printf(out, "#define QN_KV_DTYPE %u\n", (unsigned)r->dtype);
+    strbuf_printf(out, "#define QN_KEY_DIM %u\n", (unsigned)r->k_width);
+    strbuf_printf(out, "#define QN_VALUE_DIM %u\n", (unsigned)r->v_width);
     strbuf_printf(out, "#define QN_KV_BLOCK_STRIDE %u\n", (unsigned)kv_block_elements(r, block));
     strbuf_printf(out, "#define QN_KV_HEAD_STRIDE %u\n", (unsigned)kv_key_at(r, block, 1, 0));
     strbuf_printf(out, "#define QN_KV_VALUE_STRIDE %u\n", (unsigned)kv_values_at(r, block));
@@ -130,6 +142,24 @@ uint32_t emit_mlp_width(const struct prog_header *program) {
     return width;
 }
 
+/* The eps of the latents' norm. */
+static float latent_eps(const struct prog_header *program) {
+    const struct prog_op *ops = PROG(program, OP);
+    for (uint64_t i = 0; i < program->section[SECTION_OP].count; i++)
+        if (ops[i].kind == OP_LATENT_HEADS) return ops[i].attrs.eps;
+    return 0;
+}
+
+/* Of latent attention: what RoPE turns of a head, a head's value, the factor of scores. */
+static void emit_latent(const struct prog_header *program, struct strbuf *out) {
+    const struct model_spec *spec = PROG(program, MODEL);
+    strbuf_printf(out, "#define QN_LATENT %d\n", spec_is_latent(spec) != 0);
+    strbuf_printf(out, "#define QN_ROPE_DIM %u\n", (unsigned)spec_rope_dim(spec));
+    strbuf_printf(out, "#define QN_HEAD_VALUE_DIM %u\n", (unsigned)spec_v_dim(spec));
+    emit_float("SCALE_BITS", spec->latent.scale, out);
+    emit_float("LATENT_EPS_BITS", latent_eps(program), out);
+}
+
 void emit_constants(const struct prog_header *program, struct strbuf *out) {
     const struct model_spec *spec = PROG(program, MODEL);
 #define X(name, field) strbuf_printf(out, "#define QN_" #name " %u\n", (unsigned)spec->field);
@@ -143,7 +173,10 @@ void emit_constants(const struct prog_header *program, struct strbuf *out) {
     strbuf_printf(out, "#define QN_ROPE_SWITCH %uu\n",
                   (unsigned)spec_rope_switch(spec, program->max_model_len));
     emit_kv(program, out);
+    emit_latent(program, out);
     strbuf_printf(out, "#define QN_JIT %d\n", has_jit(program));
+    strbuf_printf(out, "#define QN_QKV_COLUMNS %u\n", (unsigned)spec_projected(spec));
+    strbuf_printf(out, "#define QN_BARE_ROWS %d\n", has_bare_rows(program));
     strbuf_printf(out, "#define QN_ROW_FLAGS %d\n", has_row_flags(program));
     emit_linear_widths(program, out);
 }

@@ -81,7 +81,9 @@ enum kgraph_cut {
         256,                  /* not a part: `reset_sentinels`, so that activations can travel so */
     KGRAPH_DECODE_ONLY = 512, /* nor this: kgraph.decode_only */
     KGRAPH_IMAGES = 1024,     /* nor this: matrices that one operator reads share a block */
-    KGRAPH_STATIC = 2048,     /* nor this: experts have their workers, listed or not */
+    KGRAPH_JOIN_VALUES = 4096, /* with CUT_ATTENTION, of latents: latent_merge instead of
+                                  attention_merge and latent_values */
+    KGRAPH_STATIC = 2048,      /* nor this: experts have their workers, listed or not */
 };
 
 struct kop {

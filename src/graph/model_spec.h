@@ -136,6 +136,20 @@ static inline uint32_t spec_rope_rows(const struct model_spec *s, uint32_t max_m
     return spec_rope_switch(s, max_model_len) == SPEC_ONE_ROPE ? max_model_len : 2 * max_model_len;
 }
 
+/* Whether the latent's projection, and the shared key's, are one matrix with what queries come
+ * from: the heads' own or their latent's. Only one of them having a bias, they are two. */
+static inline uint32_t spec_joins_latent(const struct model_spec *s) {
+    return s->latent.q_rank != 0 || s->qkv_bias == 0;
+}
+
+/* Columns of the projections of the normed stream, as one matrix; 0: they are several. */
+static inline uint32_t spec_projected(const struct model_spec *s) {
+    const uint32_t own = s->n_heads * s->head_dim;
+    if (!spec_is_latent(s)) return own + 2 * s->n_kv_heads * s->head_dim;
+    if (!spec_joins_latent(s)) return 0;
+    return (s->latent.q_rank != 0 ? s->latent.q_rank : own) + s->latent.kv_rank + s->latent.rope;
+}
+
 /* Head units of the fused QKV projection: the query heads, then the key heads, then the value
  * heads, each head_dim rows of its weight. */
 static inline uint32_t spec_qkv_units(const struct model_spec *s) {

@@ -40,10 +40,11 @@ enum { MLP_X, MLP_NORM, MLP_WG, MLP_WU, MLP_BG, MLP_BU, MLP_SQUARES };
 enum { LM_X, LM_NORM, LM_W, LM_SQUARES };
 enum { LM_OUT_LOGITS, LM_OUT_PART };
 enum { SAMPLE_LOGITS, SAMPLE_PART };
-enum { LATENT_Q, LATENT_C, LATENT_NORM, LATENT_W };
+enum { LATENT_RAW, LATENT_C, LATENT_C_NORM, LATENT_W };
 enum { LATENT_OUT_Q, LATENT_OUT_KV };
-enum { VALUES_A, VALUES_W };
-enum { PACK_X }; /* of PACK_LOGITS, too */
+enum { LATENT_NORM_X, LATENT_NORM_W };
+enum { VALUES_A, VALUES_W }; /* of LATENT_MERGE: parts, and W */
+enum { PACK_X };             /* of PACK_LOGITS, too */
 enum { RESET_AFTER };
 enum { ROUTER_X, ROUTER_NORM, ROUTER_W };
 enum { ROUTE_LOGITS };

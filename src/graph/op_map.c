@@ -145,13 +145,26 @@ static bool ends(char c) {
     return c == ',' || c == ']' || c == '\0';
 }
 
+/* After "u/N": "*X", X elements for N units, or "<X", of N units the first X. */
+static const char *read_turns(const struct binder *b, const char *text, struct map_dim *m,
+                              bool *known) {
+    struct number n;
+    const char op = *text;
+    if (op != '*' && op != '<') return text;
+    text = read_factor(b, text + 1, &n);
+    if (op == '*') m->after = (uint32_t)n.value;
+    if (op == '<') m->first = (uint32_t)n.value;
+    *known = n.known && n.value != 0;
+    return text;
+}
+
 /* "u(a,b)*D": what a task's units are of the dimension; sets *known. */
 static const char *read_units(const struct binder *b, const char *text, struct map_dim *m,
                               bool *known) {
     struct number n;
     m->index = MAP_UNITS;
     m->hi = b->units;
-    m->times = m->over = 1;
+    m->times = m->over = m->after = 1;
     *known = b->has_units;
     text++;
     if (*text == '(') {
@@ -167,7 +180,7 @@ static const char *read_units(const struct binder *b, const char *text, struct m
     if (op == '/') m->over = (uint32_t)n.value;
     if (op == '%') m->modulo = (uint32_t)n.value;
     *known = *known && n.known && n.value != 0;
-    return text;
+    return op == '/' && *known ? read_turns(b, text, m, known) : text;
 }
 
 /* "@list": what a list names. Sets *known: it is an input of integers. */
@@ -189,7 +202,7 @@ static const char *read_listed(const struct binder *b, const char *text, struct 
 /* One access of a dimension: "r", "u...", "@list" or a number. */
 static const char *read_access(const struct binder *b, const char *text, struct map_dim *m,
                                struct number *number) {
-    *m = (struct map_dim){.times = 1, .over = 1};
+    *m = (struct map_dim){.times = 1, .over = 1, .after = 1};
     *number = (struct number){.known = true};
     if (is_word(text, 'r')) {
         m->index = MAP_ROWS;
@@ -198,8 +211,8 @@ static const char *read_access(const struct binder *b, const char *text, struct 
     }
     if (is_word(text, 'u')) {
         text = read_units(b, text, m, &number->known);
-        m->extent =
-            m->modulo != 0 ? m->modulo : CEIL_DIV((m->hi - m->lo) * m->times, (uint64_t)m->over);
+        m->extent = UINT64_MAX;
+        m->extent = m->modulo != 0 ? m->modulo : op_map_range(m, 0, 0, m->lo, m->hi).last;
         return text;
     }
     if (*text == '@') return read_listed(b, text, m, &number->known);
@@ -251,14 +264,16 @@ static int learn(struct binder *b, const char *text, uint64_t have) {
 static int read_dim(const struct binder *b, const char *text, uint64_t have, struct map_dim *m) {
     struct number n;
     if (text[0] == '*') { /* as it was made */
-        *m = (struct map_dim){.extent = have, .lo = have, .times = 1, .over = 1};
+        *m = (struct map_dim){.extent = have, .lo = have, .times = 1, .over = 1, .after = 1};
         return QN_OK;
     }
     const char *at = read_access(b, text, m, &n);
     bool known = n.known;
     if (*at == ':') {
         const uint64_t extent = m->extent;
-        at = read_access(b, at + 1, m, &n);
+        const bool last = at[1] == '>';
+        at = read_access(b, at + 1 + last, m, &n);
+        if (last) m->shift = extent - MIN(m->extent, extent);
         m->extent = extent;
         if (m->index == MAP_LISTED) m->lo = extent;
         if (m->index == MAP_LISTED) m->hi = MIN(m->hi, extent);
@@ -416,6 +431,11 @@ static uint64_t clamp(uint64_t u, const struct map_dim *d) {
     return MIN(MAX(u, d->lo), d->hi) - d->lo;
 }
 
+/* Of each d->over units the first ones: how many there are before unit u. */
+static uint64_t firsts_before(const struct map_dim *d, uint64_t u) {
+    return u / d->over * d->first + MIN(u % d->over, (uint64_t)d->first);
+}
+
 struct map_range op_map_range(const struct map_dim *d, uint64_t row0, uint64_t row1, uint64_t unit0,
                               uint64_t unit1) {
     if (d->index == MAP_ALL || d->index == MAP_LISTED) return (struct map_range){0, d->lo};
@@ -427,8 +447,13 @@ struct map_range op_map_range(const struct map_dim *d, uint64_t row0, uint64_t r
         if (turn != (u1 - 1) / d->modulo) return (struct map_range){0, d->modulo};
         return (struct map_range){u0 - turn * d->modulo, u1 - turn * d->modulo};
     }
-    return (struct map_range){MIN(u0 * d->times / d->over, d->extent),
-                              MIN(CEIL_DIV(u1 * d->times, (uint64_t)d->over), d->extent)};
+    uint64_t from = u0 * d->times / d->over * d->after;
+    uint64_t to = CEIL_DIV(u1 * d->times, (uint64_t)d->over) * d->after;
+    if (d->first != 0) {
+        from = firsts_before(d, u0);
+        to = firsts_before(d, u1);
+    }
+    return (struct map_range){MIN(from + d->shift, d->extent), MIN(to + d->shift, d->extent)};
 }
 
 /* How much of a dimension of a weight a task of units [unit0,unit1) reads. */

@@ -17,16 +17,17 @@
 enum map_index {
     MAP_ALL,    /* [0, lo) */
     MAP_ROWS,   /* its rows */
-    MAP_UNITS,  /* its units u: u in [lo, hi), counted from lo, times `times`, over `over`, or
-                   modulo `modulo` */
+    MAP_UNITS,  /* its units u: u in [lo, hi), counted from lo, times `times`, over `over` and then
+                   times `after`, or modulo `modulo`; or of each `over` the first `first` */
     MAP_LISTED, /* what a list names that is written in the iteration: hi of [0, lo) at most */
 };
 
 struct map_dim {
     uint64_t extent;
-    uint64_t lo, hi;
-    uint32_t times, over, modulo; /* modulo 0: none */
-    uint32_t index;               /* enum map_index */
+    uint64_t lo, hi, shift; /* shift: of MAP_UNITS, added to all of that */
+    uint32_t times, over, after;
+    uint32_t modulo, first; /* 0: none */
+    uint32_t index;         /* enum map_index */
 };
 
 /* An operand's dimensions; n_dims 0: it is absent. */

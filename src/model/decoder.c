@@ -194,56 +194,94 @@ static int build_qkv(const struct builder *b, const struct stream *s, int32_t *q
 /* Of both latents' norms, whatever rms_norm_eps is. */
 static const float LATENT_EPS = 1e-6f;
 
-/* What `what` ("weight", "bias") of a layer's tensor, or of `source`. */
-static int part_of(const struct builder *b, const char *name, const char *what, uint64_t rows,
-                   uint64_t cols, const struct weight_source *source, int32_t *out) {
-    const enum dtype dtype = cols != 0 ? (enum dtype)b->g->spec.weight_dtype : DTYPE_F32;
-    struct kgraph_part part = {.rows = rows, .source = *source};
-    char *full;
-    TRY(arena_printf(b->d, b->g->arena, &full, "%s.%d.%s.%s", b->names->layers, b->layer, name,
-                     what));
-    part.name = full;
-    return kgraph_weight_joined(b->d, b->g, &part, 1, dtype, cols != 0 ? 2 : 1, cols, out);
+/* A matrix of a layer, or rows of it as `source` says: of which name, with or without a bias. */
+struct latent_part {
+    const char *name;
+    uint64_t rows;
+    struct weight_source source;
+    bool bias;
+};
+
+/* `rows` rows of `cols` columns in runs, each of which ends with the rows that RoPE turns in pairs
+ * side by side; they become halves. */
+static struct weight_source turned_rows(const struct builder *b, uint64_t rows, uint64_t cols,
+                                        uint32_t run) {
+    return (struct weight_source){.rows = (uint32_t)rows,
+                                  .cols = (uint32_t)cols,
+                                  .run = run,
+                                  .skip = run,
+                                  .pairs = b->g->spec.latent.rope};
 }
 
-/* A projection of rmsnorm(x) * norm: *out of `rows` columns. `turned`: runs of so many rows end
- * with those that RoPE turns in pairs side by side; they become halves. 0: none does. */
-static int build_latent_linear(const struct builder *b, int32_t x, int32_t norm, const char *name,
-                               uint64_t rows, uint64_t cols, uint32_t turned, bool bias,
-                               int32_t *out) {
-    struct weight_source source = {0};
+/* The parts' matrices (cols) as one weight, or their biases (cols 0). */
+static int joined_parts(const struct builder *b, const struct latent_part *of, int n,
+                        const char *what, uint64_t cols, int32_t *out) {
+    const enum dtype dtype = cols != 0 ? (enum dtype)b->g->spec.weight_dtype : DTYPE_F32;
+    struct kgraph_part parts[KGRAPH_MAX_PARTS];
+    for (int i = 0; i < n; i++) {
+        char *full;
+        parts[i] = (struct kgraph_part){.rows = of[i].rows, .source = of[i].source};
+        if (cols == 0) parts[i].source.cols = 0;
+        TRY(arena_printf(b->d, b->g->arena, &full, "%s.%d.%s.%s", b->names->layers, b->layer,
+                         of[i].name, what));
+        parts[i].name = full;
+    }
+    return kgraph_weight_joined(b->d, b->g, parts, n, dtype, cols != 0 ? 2 : 1, cols, out);
+}
+
+/* *out: projections of the normed stream, side by side. */
+static int build_latent_linear(const struct builder *b, const struct stream *s, int32_t norm,
+                               const struct latent_part *parts, int n, int32_t *out) {
     struct operands o = no_operands();
-    if (turned != 0)
-        source = (struct weight_source){.rows = (uint32_t)rows,
-                                        .cols = (uint32_t)cols,
-                                        .run = turned,
-                                        .skip = turned,
-                                        .pairs = b->g->spec.latent.rope};
-    o.in[QKV_LINEAR_X] = x;
-    o.in[QKV_LINEAR_NORM] = norm;
-    TRY(part_of(b, name, "weight", rows, cols, &source, &o.in[QKV_LINEAR_W]));
-    source.cols = 0;
-    if (bias) TRY(part_of(b, name, "bias", rows, 0, &source, &o.in[QKV_LINEAR_BIAS]));
+    stream_operands(s, norm, &o.in[QKV_LINEAR_X], &o.in[QKV_LINEAR_NORM],
+                    &o.in[QKV_LINEAR_SQUARES]);
+    TRY(joined_parts(b, parts, n, "weight", b->g->spec.hidden, &o.in[QKV_LINEAR_W]));
+    if (parts[0].bias) TRY(joined_parts(b, parts, n, "bias", 0, &o.in[QKV_LINEAR_BIAS]));
     TRY(add(b, OP_QKV_LINEAR, &o));
     *out = o.out[0];
     return QN_OK;
 }
 
-/* All heads' queries, from the stream or from their own latent. */
-static int build_latent_queries(const struct builder *b, int32_t x, int32_t norm, int32_t *q) {
+/* The heads' projections from their own latent, the first columns of x. */
+static int build_from_latent(const struct builder *b, int32_t x, int32_t *q) {
     const struct model_spec *s = &b->g->spec;
-    const uint64_t rows = (uint64_t)s->n_heads * s->head_dim;
-    const uint32_t rank = s->latent.q_rank;
-    int32_t latent, latent_norm;
-    if (rank == 0)
-        return build_latent_linear(b, x, norm, b->names->q, rows, s->hidden, s->head_dim, false, q);
-    TRY(build_latent_linear(b, x, norm, b->names->q_a, rank, s->hidden, 0, s->qkv_bias, &latent));
-    TRY(vector(b, b->names->q_a_norm, "weight", rank, &latent_norm));
+    const uint64_t rows = (uint64_t)s->n_heads * s->head_dim, rank = s->latent.q_rank;
+    const struct latent_part part = {b->names->q_b, rows, turned_rows(b, rows, rank, s->head_dim),
+                                     false};
+    struct operands o = no_operands(), linear = no_operands();
+    o.in[LATENT_NORM_X] = x;
+    TRY(vector(b, b->names->q_a_norm, "weight", rank, &o.in[LATENT_NORM_W]));
     b->g->attrs.eps = LATENT_EPS;
-    const int rc = build_latent_linear(b, latent, latent_norm, b->names->q_b, rows, rank,
-                                       s->head_dim, false, q);
+    TRY(add(b, OP_LATENT_NORM, &o));
     b->g->attrs.eps = s->rms_eps;
-    return rc;
+    linear.in[LINEAR_A] = o.out[0];
+    TRY(build_pack(b, b->cuts & KGRAPH_PACK_X, &linear.in[LINEAR_A]));
+    TRY(joined_parts(b, &part, 1, "weight", rank, &linear.in[LINEAR_W]));
+    TRY(add(b, OP_LINEAR, &linear));
+    *q = linear.out[0];
+    return QN_OK;
+}
+
+/* The heads' projections, *raw, and the latent's and the shared key's, *c: their first columns, and
+ * its last ones. */
+static int build_latent_projections(const struct builder *b, const struct stream *s, int32_t *raw,
+                                    int32_t *c) {
+    const struct model_spec *spec = &b->g->spec;
+    const struct latent_spec *l = &spec->latent;
+    const uint64_t own = (uint64_t)spec->n_heads * spec->head_dim, hidden = spec->hidden;
+    const uint32_t width = l->kv_rank + l->rope;
+    const struct latent_part parts[2] = {
+        l->q_rank != 0 ? (struct latent_part){b->names->q_a, l->q_rank, {0}, spec->qkv_bias}
+                       : (struct latent_part){b->names->q, own,
+                                              turned_rows(b, own, hidden, spec->head_dim), false},
+        {b->names->kv_a, width, turned_rows(b, width, hidden, width), spec->qkv_bias}};
+    const int n = spec_joins_latent(spec) ? 2 : 1;
+    int32_t norm;
+    TRY(attention_norm(b, b->layer, &norm));
+    TRY(build_latent_linear(b, s, norm, parts, n, raw));
+    *c = *raw;
+    if (n == 1) TRY(build_latent_linear(b, s, norm, parts + 1, 1, c));
+    return l->q_rank != 0 ? build_from_latent(b, *raw, raw) : QN_OK;
 }
 
 /* What latents are multiplied by: the keys' rows of each head, transposed, or the values'. */
@@ -256,23 +294,19 @@ static int latent_matrix(const struct builder *b, bool keys, int32_t *out) {
                                          .run = keys ? rank : v,
                                          .skip = n + v,
                                          .transposed = keys};
-    return part_of(b, b->names->kv_b, "weight", (uint64_t)s->n_heads * source.run, keys ? n : rank,
-                   &source, out);
+    const struct latent_part part = {b->names->kv_b, (uint64_t)s->n_heads * source.run, source,
+                                     false};
+    return joined_parts(b, &part, 1, "weight", keys ? n : rank, out);
 }
 
 /* Queries in the space of latents, and this iteration's rows of the layer's KV cache. */
 static int build_latent_heads(const struct builder *b, const struct stream *s, int32_t *q,
                               int32_t *kv) {
     const struct model_spec *spec = &b->g->spec;
-    const uint32_t width = spec->latent.kv_rank + spec->latent.rope;
     struct operands o = no_operands();
-    int32_t norm;
     char *state;
-    TRY(attention_norm(b, b->layer, &norm));
-    TRY(build_latent_queries(b, s->x, norm, &o.in[LATENT_Q]));
-    TRY(build_latent_linear(b, s->x, norm, b->names->kv_a, width, spec->hidden, width,
-                            spec->qkv_bias, &o.in[LATENT_C]));
-    TRY(vector(b, b->names->kv_a_norm, "weight", spec->latent.kv_rank, &o.in[LATENT_NORM]));
+    TRY(build_latent_projections(b, s, &o.in[LATENT_RAW], &o.in[LATENT_C]));
+    TRY(vector(b, b->names->kv_a_norm, "weight", spec->latent.kv_rank, &o.in[LATENT_C_NORM]));
     TRY(latent_matrix(b, true, &o.in[LATENT_W]));
     TRY(arena_printf(b->d, b->g->arena, &state, "kv.%d", b->layer));
     TRY(kgraph_state(b->d, b->g, state, &o.out[LATENT_OUT_KV]));
@@ -284,11 +318,17 @@ static int build_latent_heads(const struct builder *b, const struct stream *s, i
     return QN_OK;
 }
 
+/* Whether the pieces of a context are merged where the heads' values are made of them. */
+static bool merges_values(const struct builder *b) {
+    const uint32_t both = KGRAPH_CUT_ATTENTION | KGRAPH_JOIN_VALUES;
+    return spec_is_latent(&b->g->spec) && (b->cuts & both) == both;
+}
+
 static int build_latent_values(const struct builder *b, int32_t *o) {
     struct operands v = no_operands();
     v.in[VALUES_A] = *o;
     TRY(latent_matrix(b, false, &v.in[VALUES_W]));
-    TRY(add(b, OP_LATENT_VALUES, &v));
+    TRY(add(b, merges_values(b) ? OP_LATENT_MERGE : OP_LATENT_VALUES, &v));
     *o = v.out[0];
     return QN_OK;
 }
@@ -316,7 +356,7 @@ static int build_attention(const struct builder *b, int32_t q, int32_t kv, int32
         TRY(add(b, split ? OP_ATTENTION_SPLIT : OP_ATTENTION, &o));
         *out = o.out[0];
     }
-    if (!split) return QN_OK;
+    if (!split || merges_values(b)) return QN_OK;
     o = no_operands();
     o.in[MERGE_PART] = *out;
     TRY(add(b, OP_ATTENTION_MERGE, &o));

@@ -15,7 +15,10 @@ uint32_t split_grain(enum op_kind kind) {
     case OP_LINEAR:
     case OP_LINEAR_SPLITK:
     case OP_ROUTER:
-    case OP_EXPERT_DOWN: return 16;
+    case OP_EXPERT_DOWN:
+    case OP_LATENT_HEADS:
+    case OP_LATENT_MERGE:
+    case OP_LATENT_VALUES: return 16;
     case OP_GATED_MLP: return 8;
     default: return 1;
     }
@@ -58,7 +61,9 @@ uint32_t split_workers(const struct device *d, const struct kgraph *k, const str
  * straight on to the next product. */
 uint32_t split_slices(const struct kgraph *k, const struct kop *op, uint32_t want) {
     uint64_t items = (uint64_t)k->n_rows * k->spec.n_kv_heads;
-    if (op->kind == OP_ATTENTION_STEP)
+    if (op->kind == OP_ATTENTION_SPLIT && spec_is_latent(&k->spec))
+        items *= (uint64_t)k->n_pieces * CEIL_DIV(k->spec.n_heads, 16u);
+    else if (op->kind == OP_ATTENTION_STEP)
         items *= (uint64_t)k->n_pieces * CEIL_DIV(k->spec.n_heads / k->spec.n_kv_heads, 16u);
     else if (op->kind != OP_ATTENTION_WHOLE)
         return want;

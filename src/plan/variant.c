@@ -29,11 +29,17 @@ static uint32_t pieces_of(const struct planner *p) {
     return CEIL_DIV(p->context, (uint32_t)ATTENTION_PIECE);
 }
 
+/* Items of attention: a row's KV heads; of latents on CUDA a row's heads, 16 at a time. */
+static uint32_t items_of(const struct plan_request *r, uint32_t n_rows) {
+    const bool latent = spec_is_latent(r->spec) && r->device->kind == DEVICE_CUDA;
+    return n_rows * (latent ? CEIL_DIV(r->spec->n_heads, 16u) : r->spec->n_kv_heads);
+}
+
 /* Whether every worker has a (row, KV head) item, or, on a CPU, the context is a single piece: then
  * no context is cut. */
 static bool fills_workers(const struct planner *p) {
     const struct plan_request *r = p->r;
-    const uint64_t items = (uint64_t)p->n_rows * r->spec->n_kv_heads;
+    const uint64_t items = items_of(r, p->n_rows);
     return items >= r->device->n_workers ||
            (r->device->kind == DEVICE_CPU && r->max_model_len <= ATTENTION_PIECE);
 }
@@ -59,6 +65,15 @@ static const char *not_whole(const struct planner *p) {
     return pieces_of(p) > WHOLE_PIECES ? "contexts may differ: the longest is waited for" : NULL;
 }
 
+/* Why a context is not cut where heads and attention are operators of their own; NULL: it can be.
+ * On CUDA only latents are so, for as many rows as STEP has: parts are many bytes. */
+static const char *not_split(const struct planner *p) {
+    const struct plan_request *r = p->r;
+    if (r->device->kind != DEVICE_CUDA) return NULL;
+    if (!spec_is_latent(r->spec)) return "CUDA has pieces only with their heads";
+    return p->n_rows <= STEP_ROWS ? NULL : "too many rows: their parts are many bytes";
+}
+
 static void choose_cheapest(struct plan_choice *c) {
     c->taken = 0;
     for (uint32_t i = 1; i < c->n; i++) {
@@ -76,8 +91,9 @@ static void choose_attention(const struct planner *p, struct plan_choice *c) {
                           : fills        ? "every worker has a row and KV head already"
                                          : NULL;
     const char *why_joined = not_joined(p);
-    const bool cut_qkv = p->r->cut_qkv, cuda = p->r->device->kind == DEVICE_CUDA;
-    const bool cuts = !fills && !p->decode_only && !(cuda && why_joined != NULL);
+    const char *why_split = not_split(p);
+    const bool cut_qkv = p->r->cut_qkv;
+    const bool cuts = !fills && !p->decode_only && !(why_split != NULL && why_joined != NULL);
     *c = (struct plan_choice){
         .what = "attention",
         .why = "takes least of those that are possible",
@@ -87,10 +103,7 @@ static void choose_attention(const struct planner *p, struct plan_choice *c) {
                           cuts ? "workers would have nothing" : NULL, whole + heads},
             [BY_SPLIT] = {cut_qkv ? "qkv_heads attention_split attention_merge"
                                   : "attention_split attention_merge",
-                          why_cut != NULL ? why_cut
-                          : cuda          ? "CUDA has pieces only with their heads"
-                                          : NULL,
-                          pieces + heads},
+                          why_cut != NULL ? why_cut : why_split, pieces + heads},
             [BY_STEP] = {"attention_step attention_merge", why_cut != NULL ? why_cut : why_joined,
                          pieces},
             [BY_WHOLE] = {"attention_whole", not_whole(p), whole},
@@ -98,9 +111,16 @@ static void choose_attention(const struct planner *p, struct plan_choice *c) {
     choose_cheapest(c);
 }
 
+/* Whether pieces of latents are merged by the tasks that need the result: a hand-over less, and
+ * each of these tasks reads all pieces of a head. */
+static bool merges_values(const struct planner *p) {
+    return spec_is_latent(p->r->spec) && p->r->device->kind == DEVICE_CUDA &&
+           p->n_rows <= PACK_ROWS;
+}
+
 static uint32_t attention_cuts(const struct planner *p, const struct plan_choice *c) {
     switch (c->taken) {
-    case BY_SPLIT: return KGRAPH_CUT_ATTENTION;
+    case BY_SPLIT: return KGRAPH_CUT_ATTENTION | (merges_values(p) ? KGRAPH_JOIN_VALUES : 0);
     case BY_STEP: return KGRAPH_CUT_ATTENTION | KGRAPH_JOIN_HEADS;
     case BY_WHOLE: return KGRAPH_JOIN_HEADS | (p->decode_only ? KGRAPH_DECODE_ONLY : 0);
     default: return 0;
@@ -222,10 +242,12 @@ static uint32_t whole_context(const struct plan_request *r, uint32_t n_rows) {
 
 /* The longest cut context whose pieces occupy one in `part` workers; 0: none. The other workers go
  * on from the projections to the next product, and get more of it (task/place.c). 0 where no
- * context may be whole. */
+ * context may be whole, but of latents, which are cut whatever the context. */
 static uint32_t few_context(const struct plan_request *r, uint32_t n_rows, uint32_t part) {
-    const uint32_t items = n_rows * r->spec->n_kv_heads;
-    if (items == 0 || whole_context(r, n_rows) == 0) return 0;
+    const uint32_t items = items_of(r, n_rows);
+    const bool cut = spec_is_latent(r->spec) && r->device->kind == DEVICE_CUDA &&
+                     n_rows <= STEP_ROWS && items < r->device->n_workers;
+    if (items == 0 || (!cut && whole_context(r, n_rows) == 0)) return 0;
     return MIN(r->max_model_len, r->device->n_workers / part / items * ATTENTION_PIECE);
 }
 

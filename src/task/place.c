@@ -120,14 +120,17 @@ static void look_back(struct load *loads, uint32_t n_workers, uint32_t n, bool w
     }
 }
 
-static bool goes_through_context(const struct task *t) {
-    return t->op >= 0 && (t->kind == OP_ATTENTION_WHOLE || t->kind == OP_ATTENTION_STEP);
+/* Attention whose slices are worth a place of their own; on CUDA alone ATTENTION_SPLIT's. */
+static bool goes_through_context(const struct tgraph *g, const struct task *t) {
+    if (t->op < 0) return false;
+    if (t->kind == OP_ATTENTION_SPLIT) return g->options.device.kind == DEVICE_CUDA;
+    return t->kind == OP_ATTENTION_WHOLE || t->kind == OP_ATTENTION_STEP;
 }
 
 /* Whether a task is a slice of attention that at most half of the workers have: all other workers
  * wait for these. */
 static bool is_of_few(const struct tgraph *g, const struct task *t) {
-    return goes_through_context(t) && cost_is_of_few(&g->options.device, t->unit1);
+    return goes_through_context(g, t) && cost_is_of_few(&g->options.device, t->unit1);
 }
 
 /* The worker of a slice: the same in every layer, so its list of items holds for all layers. */
@@ -138,7 +141,7 @@ static uint32_t slice_worker(const struct task *t, uint32_t slice, uint32_t n_wo
 /* The load of a task in bytes: the weights that it reads; for attention a quarter of the longest
  * context, and more where few workers have a slice. */
 static uint64_t load_bytes(const struct tgraph *g, const struct task *t) {
-    if (!goes_through_context(t)) return task_weight_bytes(g->kernel, t);
+    if (!goes_through_context(g, t)) return task_weight_bytes(g->kernel, t);
     return cost_slice_bytes(&g->options.device, g->kernel, g->options.kv_dtype, t->unit1);
 }
 

@@ -205,6 +205,17 @@ static bool is_list(const struct names *n, const char *word) {
     return false;
 }
 
+/* After "u/": units that make a turn, and what a turn stands for. */
+static void read_turns(struct names *n, const char **at, struct verify_dim *d) {
+    const uint64_t turn = atom(n, at);
+    if (take(at, '<')) {
+        add_step(d, VERB_FIRST, turn, atom(n, at));
+        return;
+    }
+    add_step(d, VERB_OVER, turn, 0);
+    if (take(at, '*')) add_step(d, VERB_TIMES, atom(n, at), 0);
+}
+
 /* One access as steps; its extent. */
 static uint64_t read_access(struct names *n, const struct verify_map *m, const char **at,
                             struct verify_dim *d) {
@@ -226,7 +237,7 @@ static uint64_t read_access(struct names *n, const struct verify_map *m, const c
         if (take(at, '*'))
             add_step(d, VERB_TIMES, atom(n, at), 0);
         else if (take(at, '/'))
-            add_step(d, VERB_OVER, atom(n, at), 0);
+            read_turns(n, at, d);
         else if (take(at, '%'))
             add_step(d, VERB_WRAP, atom(n, at), 0);
     } else if (take(at, '@')) {
@@ -252,7 +263,11 @@ static bool read_dim(struct names *n, const struct verify_map *m, const char *te
         return true;
     }
     uint64_t extent = read_access(n, m, &text, d);
-    if (take(&text, ':')) read_access(n, m, &text, d);
+    if (take(&text, ':')) {
+        const bool at_end = take(&text, '>');
+        const uint64_t own = read_access(n, m, &text, d);
+        if (at_end) add_step(d, VERB_LATER, extent < own ? 0 : extent - own, 0);
+    }
     d->extent = extent;
     while (take(&text, '|')) {
         struct verify_dim other = {0};
@@ -280,6 +295,13 @@ struct verify_interval task_verify_map_range(const struct verify_dim *d,
         case VERB_TIMES: v = (struct verify_interval){v.first * s->a, v.last * s->a}; break;
         case VERB_OVER:
             if (!empty) v = (struct verify_interval){v.first / s->a, (v.last - 1) / s->a + 1};
+            break;
+        case VERB_FIRST:
+            v.first = v.first / s->a * s->b + MIN(v.first % s->a, s->b);
+            v.last = v.last / s->a * s->b + MIN(v.last % s->a, s->b);
+            break;
+        case VERB_LATER:
+            if (!empty) v = (struct verify_interval){v.first + s->a, v.last + s->a};
             break;
         case VERB_WRAP:
             if (empty) break;

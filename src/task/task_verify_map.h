@@ -10,14 +10,15 @@
 
 #include "task/task_verify_proof.h"
 
-enum { VERIFY_MAX_STEPS = 4 };
+enum { VERIFY_MAX_STEPS = 5 };
 
 /* [first, last) of a dimension. */
 struct verify_interval {
     uint64_t first, last;
 };
 
-/* VERB_LISTED: what a list names that is written in the iteration, which may be anything. */
+/* VERB_FIRST: of each `a` the first `b`. VERB_LATER: `a` further on. VERB_LISTED: what a list names
+ * that is written in the iteration, which may be anything. */
 enum verify_verb {
     VERB_WHOLE,
     VERB_ROWS,
@@ -25,7 +26,9 @@ enum verify_verb {
     VERB_CLIP,
     VERB_TIMES,
     VERB_OVER,
+    VERB_FIRST,
     VERB_WRAP,
+    VERB_LATER,
     VERB_LISTED
 };
 

@@ -79,7 +79,8 @@ uint64_t codec_kv_at(const struct prog_header *p, const struct iteration *it, ui
     const uint64_t block = (uint64_t)table[position / p->kv_block], width = r->k_width;
     const uint64_t vectors = kv_vectors(r), in = position % p->kv_block;
     const uint64_t row = (block * vectors + which * r->heads + kv_head) * p->kv_block + in;
+    const uint32_t as_key = position % 2 * 32, as_value = position / 4 % 4 * 16;
     if (p->target == TARGET_CUDA && width % 64 == 0)
-        d ^= which == 0 ? position % 2 * 32 : position / 4 % 4 * 16;
+        d ^= r->v_in_k ? as_key ^ as_value : which == 0 ? as_key : as_value;
     return (row * width + d) * dtype_bytes(r->dtype);
 }

@@ -127,14 +127,15 @@ static void fill_activation(struct op_case *c, int32_t tensor) {
     struct reference_tensor *t = reference_make(&c->ref, tensor, MAX(of->shape[0], rows), cols);
     const struct op_values values = op_values_of(of->name);
     const struct op_test *test = op_test_of(c->op->kind);
+    const bool states = c->op->kind == OP_ATTENTION_MERGE || c->op->kind == OP_LATENT_MERGE;
     if (test->fill != NULL && test->fill(&c->ref, c->op, tensor)) return;
-    if (strcmp(of->name, "part") == 0 && c->op->kind != OP_ATTENTION_MERGE) {
+    if (strcmp(of->name, "part") == 0 && !states) {
         fill_sample_parts(c, tensor);
         return;
     }
     for (uint64_t i = 0; i < rows * cols; i++) {
         const double v = op_value(&values, i);
-        t->at[i] = c->op->kind == OP_ATTENTION_MERGE ? state_value(i, c->g->attrs.DV + 2, v)
+        t->at[i] = states                            ? state_value(i, c->g->attrs.DV + 2, v)
                    : strcmp(of->name, "logits") == 0 ? 4 * v + (double)(i % 1021) / 512
                                                      : v;
     }

@@ -81,6 +81,8 @@ static uint64_t size_of(const struct kgraph *g, const struct op_form *f, enum op
     case S_VALUE: return g->attrs.DV;
     case S_VALUES: return (uint64_t)s->n_heads * g->attrs.DV;
     case S_NOPE: return s->head_dim - spec_rope_dim(s);
+    case S_RANK: return MAX(s->latent.q_rank, 48u);
+    case S_JOINED: return MAX(s->latent.q_rank, 48u) + g->attrs.D;
     case S_OUT: return (uint64_t)s->n_heads * spec_v_dim(s);
     case S_TWO: return 2;
     case S_ROUTED: return s->experts.n + s->experts.shared_gate;
@@ -123,7 +125,9 @@ static bool has_slot(const struct model_spec *s, const struct op_form *f, const 
 
 /* Packed: what a matrix product takes, and what PACK_LOGITS may find packed. */
 static bool is_packed(const struct op_form *f, const char *name) {
-    return f->packed && f->kind != OP_PACK && (strcmp(name, "x") == 0 || strcmp(name, "a") == 0);
+    if (f->kind == OP_PACK || f->kind == OP_LATENT_VALUES || f->kind == OP_LATENT_NORM)
+        return false;
+    return f->packed && (strcmp(name, "x") == 0 || strcmp(name, "a") == 0);
 }
 
 static int add_weight(struct diag *d, struct kgraph *g, const char *slot, const uint64_t *shape,

@@ -15,7 +15,7 @@ enum op_set {
     OTHERS = 4,  /* the rest, which few numbers of a model matter to */
     WIDE_K = 8,  /* forms with wide_k */
     OF_32 = 16,  /* projections, MLP and head of up to 32 rows */
-    LATENT = 32, /* operators of latent attention; on CPUs only */
+    LATENT = 32, /* operators of latent attention */
     EXPERTS = 64,
 };
 
@@ -73,6 +73,8 @@ enum op_size {
     S_VALUE,  /* an attended value */
     S_VALUES, /* as wide ones of all heads */
     S_NOPE,   /* what RoPE leaves of a query head */
+    S_RANK,   /* of the latent that queries come from, or what is as wide */
+    S_JOINED, /* that, a latent and a turned key */
     S_OUT,    /* all heads' values */
     S_TWO,
     S_ROUTED, /* logits of the router */

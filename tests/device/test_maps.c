@@ -84,7 +84,8 @@ static void both_evaluators_agree(void **state) {
             if ((row->backends & CPU) != 0 && (t->set & LATENT) != 0)
                 check_form(&latent, row, (enum op_kind)kind, TARGET_CPU);
             if ((row->backends & ~CPU) != 0)
-                check_form(&spec, row, (enum op_kind)kind, TARGET_CUDA);
+                check_form(t->set == LATENT ? &latent : &spec, row, (enum op_kind)kind,
+                           TARGET_CUDA);
         }
     }
 }

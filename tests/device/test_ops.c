@@ -69,6 +69,11 @@ static const struct shape shapes[] = {
                       .top_groups = 2,
                       .scale = 2.5f},
           .latent = {.kv_rank = 72, .rope = 16, .v_dim = 28, .scale = 0.15f})},
+    /* Whole lines of the cache; more heads than a product has rows. */
+    {"latent_lines", LATENT,
+     SPEC(.hidden = 64, .intermediate = 64, .vocab = 64, .n_heads = 18, .n_kv_heads = 1,
+          .head_dim = 40, .weight_dtype = DTYPE_F16,
+          .latent = {.kv_rank = 112, .rope = 16, .v_dim = 16, .scale = 0.15f})},
     {"of_130_experts", EXPERTS,
      SPEC(.hidden = 72, .intermediate = 64, .vocab = 64, .n_heads = 1, .n_kv_heads = 1,
           .head_dim = 64, .weight_dtype = DTYPE_F32,
@@ -184,13 +189,15 @@ static bool has_cuts(const struct test *t) {
     return t->device == NULL;
 }
 
-/* Whether no backend can have the form in that model: parts are of whole row blocks; STEP of
+/* Whether no backend can have the form in that model: parts are of whole row blocks; a GPU has
+ * pieces of heads' own keys only with the heads; STEP of
  * several rows and WHOLE have the cache in pages, which wide heads do not fit. */
 static bool is_refused(const struct test *t) {
     const struct model_spec *s = &t->shape->spec;
     switch (t->row.form.kind) {
     case OP_LINEAR_SPLITK:
     case OP_SPLITK_SUM: return s->hidden % CUDA_PAGE_ROWS != 0;
+    case OP_ATTENTION_SPLIT: return t->device != NULL && !spec_is_latent(s);
     case OP_LINEAR:
         return t->device != NULL && !t->row.form.packed && t->row.form.wide_k &&
                s->intermediate > STAGED_COLUMNS;
@@ -269,6 +276,9 @@ static const struct walk_row {
     {{.name = "linear_splitk", .kind = OP_LINEAR_SPLITK, .packed = true}, {32}, 1},
     {{.name = "lm_head.one_row", .kind = OP_LM_HEAD, .rides = true}, {1}, 0},
     {{.name = "attention", .kind = OP_ATTENTION, .packed = true}, {64}, 1},
+    {{.name = "latent_heads", .kind = OP_LATENT_HEADS}, {64}, 0},
+    {{.name = "latent_values", .kind = OP_LATENT_VALUES}, {64}, 0},
+    {{.name = "latent_merge", .kind = OP_LATENT_MERGE}, {8}, 0},
 };
 
 static bool is_proved(const struct op_rig *r) {
@@ -313,6 +323,14 @@ static uint32_t run_walks(struct op_rig *r, uint32_t variant) {
     return n;
 }
 
+/* The model of a row of walks: a test's own, or one with latents. */
+static const struct model_spec *walk_model(const struct test *t, const struct walk_row *w) {
+    const bool latent = op_test_of(w->form.kind)->set == LATENT;
+    for (size_t i = 0; latent && i < COUNT_OF(shapes); i++)
+        if ((shapes[i].sets & LATENT) != 0) return &shapes[i].spec;
+    return &t->shape->spec;
+}
+
 /* What the proof of the device tables leaves open (test_tables.c) changes no result. */
 static void test_walks(void **state) {
     const struct test *t = *state;
@@ -332,8 +350,8 @@ static void test_walks(void **state) {
         for (; n < COUNT_OF(variants) && walks[i].rows[n] != 0; n++)
             variants[n] = (struct op_variant){&walks[i].form, walks[i].rows[n],
                                               MIN(walks[i].rows[n], (uint32_t)ITERATION_SLOTS), 0};
-        if (op_rig_open(&d, t->device, &t->shape->spec, &machine, variants, n, N_KV_BLOCKS, &rig) !=
-            QN_OK)
+        if (op_rig_open(&d, t->device, walk_model(t, &walks[i]), &machine, variants, n, N_KV_BLOCKS,
+                        &rig) != QN_OK)
             DIE("%s: %s", walks[i].form.name, d.message);
         for (uint32_t v = 0; v < n; v++) n_walks += run_walks(&rig, v);
         op_rig_close(&rig);
@@ -366,7 +384,10 @@ static size_t add_tests(struct test_device *device, size_t shape, const struct f
     if ((shape > 0 && is_own_image(row)) || (shapes[shape].sets & sets_of(&row->form)) == 0)
         return 0;
     for (size_t i = 0; i < (device != NULL ? 2u : 1u); i++) {
-        if (!runs_on(row, places[i]) || (i > 0 && spec_is_latent(&shapes[shape].spec))) continue;
+        const bool latent = spec_is_latent(&shapes[shape].spec) != 0;
+        if (!runs_on(row, places[i]) ||
+            (i > 0 && latent && (op_test_of(row->form.kind)->set & LATENT) == 0))
+            continue;
         struct test *t = &tests[n++];
         *t = (struct test){
             .shape = &shapes[shape], .row = *row, .device = places[i], .run = test_form};

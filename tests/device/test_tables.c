@@ -22,7 +22,7 @@
 
 #define DIE(...) (print_error(__VA_ARGS__), print_error("\n"), assert_true(!"as said above"))
 
-enum { MUTANTS = 12000, CC = 90 };
+enum { MUTANTS = 16000, CC = 90 };
 
 struct made {
     const struct prog_header *p;
@@ -196,6 +196,22 @@ static const struct model_spec spec = {
     .experts = {.n = 11, .top_k = 3, .width = 88, .shared_width = 64, .shared_gate = 1},
     .bos = -1};
 
+/* Of operators of latent attention. */
+static const struct model_spec latent = {
+    .n_layers = 1,
+    .hidden = 512,
+    .intermediate = 768,
+    .vocab = 331,
+    .n_heads = 18,
+    .n_kv_heads = 1,
+    .head_dim = 40,
+    .max_position = 4096,
+    .rms_eps = 1e-6f,
+    .rope_theta = 10000,
+    .weight_dtype = DTYPE_BF16,
+    .bos = -1,
+    .latent = {.kv_rank = 264, .rope = 16, .v_dim = 28, .scale = 0.15f}};
+
 /* One operator in one form, of some rows each. */
 static const struct form {
     struct op_form form;
@@ -232,6 +248,15 @@ static const struct form {
     {{.name = "expert_gate_up", .kind = OP_EXPERT_GATE_UP}, {1, 8}},
     {{.name = "expert_down.row", .kind = OP_EXPERT_DOWN}, {1}},
     {{.name = "expert_down", .kind = OP_EXPERT_DOWN, .packed = true}, {8, 64}},
+    {{.name = "latent_norm", .kind = OP_LATENT_NORM, .rides = true}, {1}},
+    {{.name = "latent_norm.packed", .kind = OP_LATENT_NORM, .packed = true}, {8, 64}},
+    {{.name = "latent_heads", .kind = OP_LATENT_HEADS, .rides = true}, {1}},
+    {{.name = "latent_heads.rows", .kind = OP_LATENT_HEADS}, {8, 64}},
+    {{.name = "latent_values", .kind = OP_LATENT_VALUES, .packed = true}, {9, 64}},
+    {{.name = "latent_merge", .kind = OP_LATENT_MERGE, .rides = true}, {1}},
+    {{.name = "latent_merge.rows", .kind = OP_LATENT_MERGE, .packed = true}, {8, 16}},
+    {{.name = "attention.latent", .kind = OP_ATTENTION}, {1, 64}},
+    {{.name = "attention_split.latent", .kind = OP_ATTENTION_SPLIT}, {1, 16}},
 };
 
 static void compile(const struct form *f, struct op_program *out) {
@@ -241,7 +266,8 @@ static void compile(const struct form *f, struct op_program *out) {
     uint32_t n = 0;
     for (; n < COUNT_OF(f->rows) && f->rows[n] != 0; n++)
         variants[n] = (struct op_variant){&f->form, f->rows[n], MIN(f->rows[n], 64u), 0};
-    if (op_program_make(&d, &spec, &machine, variants, n, out) != QN_OK)
+    const bool latents = strstr(f->form.name, "latent") != NULL;
+    if (op_program_make(&d, latents ? &latent : &spec, &machine, variants, n, out) != QN_OK)
         DIE("%s: %s", f->form.name, d.message);
 }
 
@@ -297,9 +323,9 @@ static struct prog_header *compile_golden(const char *name, uint32_t cc) {
 }
 
 static void programs_pass(void **state) {
-    static const char *const models[] = {"qwen3-tied", "qwen2-window",    "llama2-mha",
-                                         "qwen3-mqa",  "qwen2-mixed",     "qwen3-mixed",
-                                         "mixtral",    "qwen3-moe-sparse"};
+    static const char *const models[] = {
+        "qwen3-tied",  "qwen2-window", "llama2-mha",       "qwen3-mqa",         "qwen2-mixed",
+        "qwen3-mixed", "mixtral",      "qwen3-moe-sparse", "deepseek-v2-dense", "deepseek-v2-yarn"};
     (void)state;
     for (size_t i = 0; i < COUNT_OF(models); i++)
         for (uint32_t cc = 80; cc <= 90; cc += 10) free(compile_golden(models[i], cc));

@@ -444,22 +444,23 @@ static void test_same_packed(void **state) {
 /* Experts: of a width that no k-tile divides, chosen by few rows and by many, and placed where they
  * would be if all were listed. */
 #define EXPERTS(hidden, experts, top_k, width)                                                     \
-    "{\"architectures\": [\"Qwen3MoeForCausalLM\"], \"model_type\": \"qwen3_moe\", "                 \
-    "\"hidden_act\": \"silu\", \"hidden_size\": " hidden ", \"intermediate_size\": 64, "             \
+    "{\"architectures\": [\"Qwen3MoeForCausalLM\"], \"model_type\": \"qwen3_moe\", "               \
+    "\"hidden_act\": \"silu\", \"hidden_size\": " hidden ", \"intermediate_size\": 64, "           \
     "\"moe_intermediate_size\": " width ", \"num_experts\": " experts                              \
-    ", \"num_experts_per_tok\": " top_k ", \"norm_topk_prob\": true, \"head_dim\": 64, "             \
-    "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"num_hidden_layers\": 2, "             \
-    "\"vocab_size\": 331, \"max_position_embeddings\": 4096, \"rms_norm_eps\": 1e-06, "              \
+    ", \"num_experts_per_tok\": " top_k ", \"norm_topk_prob\": true, \"head_dim\": 64, "           \
+    "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"num_hidden_layers\": 2, "           \
+    "\"vocab_size\": 331, \"max_position_embeddings\": 4096, \"rms_norm_eps\": 1e-06, "            \
     "\"rope_theta\": 10000, \"torch_dtype\": \"bfloat16\", \"tie_word_embeddings\": false}"
 static void test_experts(void **state) {
     (void)state;
     need_gpu();
     static const uint32_t lengths[N_MIX] = {1, 9, 17, 3, 70, 2}, few[N_MIX] = {1, 9, 3, 2, 12, 1};
-    const struct rig_options others[] = {{.max_batched = 256},
-                                         {.coarse = true, .max_batched = 8, .n_workers = 3},
-                                         {.max_batched = 32, .n_slots = 24, .options = "moe=static"},
-                                         {.coarse = true, .jit = true},
-                                         {.coarse = true, .hybrid = true, .max_batched = 16}};
+    const struct rig_options others[] = {
+        {.max_batched = 256},
+        {.coarse = true, .max_batched = 8, .n_workers = 3},
+        {.max_batched = 32, .n_slots = 24, .options = "moe=static"},
+        {.coarse = true, .jit = true},
+        {.coarse = true, .hybrid = true, .max_batched = 16}};
     compare_packed(EXPERTS("256", "12", "3", "328"), is_brief() ? few : lengths, others,
                    is_brief() ? 3 : COUNT_OF(others));
     compare_packed(EXPERTS("2304", "40", "1", "40"), few, others, is_brief() ? 1 : 2);
@@ -578,6 +579,32 @@ static void test_sentinels(void **state) {
     rig_close(&r);
     drop_model(dir);
     compare_packed(config, is_brief() ? few : lengths, sentinels, 1);
+}
+
+#define LATENTS(rank)                                                                              \
+    "{\"architectures\": [\"DeepseekV2ForCausalLM\"], \"model_type\": \"deepseek_v2\", "           \
+    "\"hidden_act\": \"silu\", \"hidden_size\": 256, \"intermediate_size\": 128, "                 \
+    "\"num_hidden_layers\": 1, \"first_k_dense_replace\": 1, \"num_attention_heads\": 18, "        \
+    "\"num_key_value_heads\": 18, \"kv_lora_rank\": 112, \"qk_nope_head_dim\": 24, "               \
+    "\"qk_rope_head_dim\": 16, \"v_head_dim\": 16, \"vocab_size\": 331, "                          \
+    "\"max_position_embeddings\": 4096, \"rms_norm_eps\": 1e-06, \"rope_theta\": 10000, "          \
+    "\"torch_dtype\": \"bfloat16\", \"tie_word_embeddings\": false, \"q_lora_rank\": " rank "}"
+
+/* Latent attention: rows of one request and of several, contexts of one piece and of several;
+ * pieces that their readers merge, that MERGE does, and whole contexts; a single row that carries
+ * flags. Queries from the stream, or from a latent of their own. */
+static void test_latents(void **state) {
+    (void)state;
+    need_gpu();
+    static const uint32_t lengths[N_MIX] = {1, 2, 17, 1, 262, 3}, few[N_MIX] = {1, 2, 9, 1, 131, 2};
+    const struct rig_options others[] = {
+        {.coarse = true, .max_batched = 1, .n_workers = 9, .transport_bytes = 1 << 16},
+        {.coarse = true, .max_batched = 8, .n_workers = 17, .transport_bytes = 1 << 16},
+        {.coarse = true, .max_batched = 16, .n_workers = 40},
+        {.coarse = true, .max_batched = 64}};
+    const bool brief = is_brief();
+    compare_packed(LATENTS("null"), brief ? few : lengths, others, brief ? 2 : COUNT_OF(others));
+    if (!brief) compare_packed(LATENTS("256"), few, others + 2, 2);
 }
 
 /* A prompt of n as `dir`'s model continues it: alone, beside another request, and as each of the
@@ -972,6 +999,7 @@ int main(void) {
         cmocka_unit_test(test_wide_batches),
         cmocka_unit_test(test_whole_context),
         cmocka_unit_test(test_sentinels),
+        cmocka_unit_test(test_latents),
         cmocka_unit_test(test_many),
         cmocka_unit_test(test_mixed_windows),
         cmocka_unit_test(test_same_from_shared_blocks),

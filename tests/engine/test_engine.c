@@ -206,6 +206,7 @@ static void test_golden_isas(void **state) {
 static void test_golden(void **state) {
     (void)state;
     static const char *const models[] = {
+        "deepseek-v2-dense",
         "deepseek-v2-f16",
         "deepseek-v2-lite",
         "deepseek-v2-yarn",

@@ -141,6 +141,7 @@ static uint32_t size_of(const struct step *s, const char *name) {
     case 'm': return m->latent.kv_rank;
     case 'y': return m->latent.v_dim;
     case 'o': return m->head_dim - m->latent.rope;
+    case 'x': return m->latent.q_rank;
     case 'j': return m->experts.n;
     case 'z': return m->experts.top_k;
     case 'f': return ROWS * m->experts.top_k;
@@ -150,8 +151,10 @@ static uint32_t size_of(const struct step *s, const char *name) {
     case 'b': return n_squares(s);
     case 'c': return CEIL_DIV(m->vocab, (uint32_t)LM_BLOCK);
     case 'k': return (uint32_t)s->t->r.tensors[s->op->in[0]].cols;
-    case 'n':
-        return s->op->kind == OP_QKV_LINEAR ? (uint32_t)s->t->r.tensors[last].cols : m->hidden;
+    case 'n': {
+        const bool own = s->op->kind == OP_QKV_LINEAR || s->op->kind == OP_LINEAR;
+        return own ? (uint32_t)s->t->r.tensors[last].cols : m->hidden;
+    }
     case 'q': {
         const bool sums = s->op->kind == OP_SPLITK_SUM;
         return (uint32_t)s->t->r.tensors[sums ? s->op->in[0] : last].cols / m->hidden;
@@ -166,6 +169,7 @@ struct place {
     const struct reference_tensor *v;
     uint64_t offset, lead_stride; /* elements */
     uint64_t part;                /* of the part's innermost run */
+    uint64_t per_row, row_stride; /* innermost runs of a row; elements */
 };
 
 static uint64_t dims_product(const struct step *s, const uint8_t *dims, uint32_t n) {
@@ -203,6 +207,7 @@ static bool beside(const struct part_dims *a, const struct part_dims *b) {
 /* Part `which` of all n of an activation, if parts lie beside it. */
 static bool place_beside(const struct step *s, int32_t tensor, const struct part_dims *all,
                          uint32_t n, uint32_t which, struct place *p) {
+    if (all[which].n < 2) return false;
     const uint64_t mine = s->g.sizes[all[which].dims[all[which].n - 1]];
     *p = (struct place){.v = &s->t->r.tensors[tensor], .lead_stride = mine, .part = mine};
     if (s->t->g.tensors.items[tensor].role != TENSOR_ACTIVATION) return false;
@@ -212,6 +217,10 @@ static bool place_beside(const struct step *s, int32_t tensor, const struct part
         p->lead_stride += other;
         p->offset += i < which ? other : 0;
     }
+    p->per_row = dims_product(s, all[which].dims + 1, all[which].n - 2u);
+    p->row_stride = p->v->cols;
+    if (strncmp(all[which].name, "c.", 2) == 0) /* the last columns */
+        p->offset += p->v->cols - p->per_row * p->lead_stride;
     return p->lead_stride > mine;
 }
 
@@ -222,12 +231,14 @@ static struct place place_of(const struct step *s, int32_t tensor, const uint8_t
     const struct reference_tensor *v = &s->t->r.tensors[tensor];
     const uint64_t last = t->n_dims > 2 ? t->shape[t->n_dims - 1] : v->cols;
     const uint64_t mine = dims_product(s, dims, n), lead = v->rows * v->cols / last;
-    if (by_rows) return (struct place){v, before, mine, mine}; /* one run of rows */
-    return (struct place){v, before, last, MAX(mine / lead, (uint64_t)1)};
+    if (by_rows) return (struct place){v, before, mine, mine, 1, mine}; /* one run of rows */
+    return (struct place){v, before, last, MAX(mine / lead, (uint64_t)1), 1, last};
 }
 
 static double *element(const struct place *p, uint64_t flat) {
-    return &p->v->at[p->offset + flat / p->part * p->lead_stride + flat % p->part];
+    const uint64_t run = flat / p->part;
+    return &p->v->at[p->offset + run / p->per_row * p->row_stride +
+                     run % p->per_row * p->lead_stride + flat % p->part];
 }
 
 /* Elements of parts with the same name before this one, for one index of what they share. */
@@ -598,7 +609,9 @@ static void check_graph(const struct family *family, const struct model_spec *s,
 /* Experts with and without a gate of the shared ones, groups and weights that add up to 1; latents
  * of queries, too. */
 static void check_experts_and_latents(struct model_spec s, bool *seen) {
-    static const uint32_t cuts[] = {0, KGRAPH_CUT_ATTENTION, KGRAPH_CUT_ATTENTION | KGRAPH_STATIC};
+    static const uint32_t cuts[] = {0, KGRAPH_CUT_ATTENTION, KGRAPH_CUT_ATTENTION | KGRAPH_STATIC,
+                                    KGRAPH_CUT_ATTENTION | KGRAPH_JOIN_VALUES,
+                                    KGRAPH_CUT_QKV | KGRAPH_PACK_X | KGRAPH_PACK_O | KGRAPH_PACK_H};
     const struct experts_spec experts[] = {
         {.n = 9, .top_k = 3, .width = 24, .shared_width = 40, .shared_gate = 1, .scale = 1},
         {.n = 8, .top_k = 4, .width = 20, .normed = 1, .scale = 1},
@@ -619,7 +632,7 @@ static void check_experts_and_latents(struct model_spec s, bool *seen) {
         s.qkv_bias = i % 2;
         s.head_dim = 22;
         s.latent = (struct latent_spec){
-            .kv_rank = 20, .q_rank = i == 1 ? 0 : 28, .rope = 8, .v_dim = 12, .scale = 0.3f};
+            .kv_rank = 20, .q_rank = i < 2 ? 0 : 28, .rope = 8, .v_dim = 12, .scale = 0.3f};
         check_graph(&family_deepseek_v2, &s, cuts[i], seen);
     }
 }

@@ -310,7 +310,7 @@ void reference_op_latent_heads(struct reference *r, const struct kop *op) {
     const struct reference_tensor *kv = &r->tensors[op->out[LATENT_OUT_KV]];
     for (uint32_t t = 0; t < r->n_rows; t++) {
         for (uint32_t h = 0; h < a->heads; h++) {
-            const double *q = operand_row(operand_in(r, op, LATENT_Q), t) + h * in;
+            const double *q = operand_row(operand_in(r, op, LATENT_RAW), t) + h * in;
             double *to = operand_out_row(r, op, LATENT_OUT_Q, t) + h * width;
             for (uint64_t i = 0; i < a->DV; i++)
                 to[i] = operand_dot(q, operand_row(w, h * a->DV + i), N);
@@ -319,8 +319,9 @@ void reference_op_latent_heads(struct reference *r, const struct kop *op) {
         }
         double *row =
             kv->at + reference_kv_row(r, (uint32_t)r->slot[t], (uint32_t)r->position[t]) * kv->cols;
-        memcpy(row, operand_row(operand_in(r, op, LATENT_C), t), width * sizeof *row);
-        rmsnorm(row, operand_in(r, op, LATENT_NORM)->at, a->DV, (double)a->eps, row);
+        const struct reference_tensor *c = operand_in(r, op, LATENT_C);
+        memcpy(row, operand_row(c, t) + c->cols - width, width * sizeof *row);
+        rmsnorm(row, operand_in(r, op, LATENT_C_NORM)->at, a->DV, (double)a->eps, row);
         turn(r, a->DR, t, row + a->DV);
     }
 }

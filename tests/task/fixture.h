@@ -167,19 +167,22 @@ static inline int fixture_latent(struct diag *d, struct kgraph *g, int layer,
     const bool split = (cuts & KGRAPH_CUT_ATTENTION) != 0;
     int32_t linear[5] = {x, NO_TENSOR, NO_TENSOR, NO_TENSOR, NO_TENSOR}, heads[4], v[2];
     int32_t out[OP_MAX_OUT], queries[5] = {x, NO_TENSOR, NO_TENSOR, NO_TENSOR, NO_TENSOR};
+    const uint64_t first = l->q_rank != 0 ? l->q_rank : Q;
+    const struct kgraph_part parts[2] = {{n->wq, first, {0}}, {n->wk, g->attrs.D, {0}}};
     TRY(fixture_weight(d, g, n->norm, H, 0, &linear[QKV_LINEAR_NORM]));
-    queries[QKV_LINEAR_NORM] = linear[QKV_LINEAR_NORM];
+    TRY(kgraph_weight_joined(d, g, parts, 2, DTYPE_BF16, 2, H, &linear[QKV_LINEAR_W]));
+    TRY(kgraph_op(d, g, OP_QKV_LINEAR, layer, linear, out));
+    heads[LATENT_RAW] = heads[LATENT_C] = out[0];
     if (l->q_rank != 0) {
-        TRY(fixture_weight(d, g, "q_a", l->q_rank, H, &linear[QKV_LINEAR_W]));
-        TRY(kgraph_op(d, g, OP_QKV_LINEAR, layer, linear, out));
-        queries[QKV_LINEAR_X] = out[0];
-        TRY(fixture_weight(d, g, "q_a_norm", l->q_rank, 0, &queries[QKV_LINEAR_NORM]));
+        int32_t normed[2] = {out[0], NO_TENSOR};
+        TRY(fixture_weight(d, g, "q_a_norm", l->q_rank, 0, &normed[LATENT_NORM_W]));
+        TRY(kgraph_op(d, g, OP_LATENT_NORM, layer, normed, out));
+        queries[LINEAR_A] = out[0];
+        TRY(fixture_weight(d, g, "q_b", Q, l->q_rank, &queries[LINEAR_W]));
+        TRY(kgraph_op(d, g, OP_LINEAR, layer, queries, out));
+        heads[LATENT_RAW] = out[0];
     }
-    TRY(fixture_weight(d, g, n->wq, Q, l->q_rank != 0 ? l->q_rank : H, &queries[QKV_LINEAR_W]));
-    TRY(kgraph_op(d, g, OP_QKV_LINEAR, layer, queries, &heads[LATENT_Q]));
-    TRY(fixture_weight(d, g, n->wk, g->attrs.D, H, &linear[QKV_LINEAR_W]));
-    TRY(kgraph_op(d, g, OP_QKV_LINEAR, layer, linear, &heads[LATENT_C]));
-    TRY(fixture_weight(d, g, "c_norm", g->attrs.DV, 0, &heads[LATENT_NORM]));
+    TRY(fixture_weight(d, g, "c_norm", g->attrs.DV, 0, &heads[LATENT_C_NORM]));
     TRY(fixture_weight(d, g, "w_uk", s->n_heads * (uint64_t)g->attrs.DV, nope, &heads[LATENT_W]));
     TRY(kgraph_state(d, g, n->kv, &out[LATENT_OUT_KV]));
     TRY(kgraph_op(d, g, OP_LATENT_HEADS, layer, heads, out));

@@ -205,9 +205,8 @@ DEV bool run_route_alone(struct warp_context *c, const struct cuda_task *task) {
 CODE(void, code_route, void) {
     compute_with<run_route_alone>();
 }
-FORM_IF(router_row, CODE(void, code_router_row, void) {
-    compute_with<router_run_row, true>();
-})
+FORM_IF(
+    router_row, CODE(void, code_router_row, void) { compute_with<router_run_row, true>(); })
 CODE(void, code_router_rows, void) {
     compute_with<router_run_rows>();
 }
@@ -217,13 +216,27 @@ CODE(void, code_up_row, void) {
 CODE(void, code_up_gather, void) {
     compute_with<up_run_gather>();
 }
-FORM_IF(down_row, CODE(void, code_down_row, void) {
-    compute_with<down_run_row, true>();
-})
+FORM_IF(
+    down_row, CODE(void, code_down_row, void) { compute_with<down_run_row, true>(); })
 CODE(void, code_down_gather, void) {
     compute_with<down_run_gather>();
 }
 
+#endif
+
+#if QN_LATENT
+CODE(void, code_latent_heads, void) {
+    compute_with<run_latent_heads>();
+}
+CODE(void, code_latent, void) {
+    compute_with<run_attention_latent>();
+}
+CODE(void, code_latent_values, void) {
+    compute_with<run_latent_values>();
+}
+CODE(void, code_latent_merge, void) {
+    compute_with<run_latent_merge, true>();
+}
 #endif
 
 /* Matrices times packed activations of up to 32 rows. */
@@ -512,7 +525,12 @@ CODE(void, role_control, void) {
 // check_kernels: function code_mixed spills 0
 // check_kernels: function rows_step spills 80
 // check_kernels: function code_rows spills 228
-// check_kernels: qn_mega registers 168 stack 256 spills 108
+// check_kernels: function code_latent_heads spills 0
+// check_kernels: function code_latent_merge spills 0
+// check_kernels: function code_latentEv spills 0
+// check_kernels: function code_latentEv spills 208 on deepseek-v2-lite.sm_80
+// check_kernels: function packed_linearILi4ELi4ELi2ELi4E spills 168 on deepseek-v2-lite.sm_80
+// check_kernels: qn_mega registers 168 stack 384 spills 108
 extern "C" __global__ void __launch_bounds__(CUDA_BLOCK_THREADS, 1)
     qn_mega(const __grid_constant__ struct cuda_args args) {
     const uint32_t resume = rt_load_relaxed(&args.rt.shared->resume);

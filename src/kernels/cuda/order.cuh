@@ -92,5 +92,9 @@
 #define ORDER_code_router_rows      o710
 #define ORDER_code_up_gather        o720
 #define ORDER_code_down_gather      o730
+#define ORDER_code_latent_heads     o740
+#define ORDER_code_latent           o750
+#define ORDER_code_latent_values    o760
+#define ORDER_code_latent_merge     o770
 
 #endif

@@ -3,6 +3,8 @@
 
 static const struct form_row forms[] = {
     {{.name = "attention_split"}, up_to_32, CPU, ALL, 0},
+    {{.name = "attention_split.latent"}, up_to_16, GPU, ALL, 0},
+    {{.name = "attention_split.one_worker"}, up_to_16, GPU, ALL, 1},
 };
 
 const struct op_test op_test_attention_split = {

@@ -2,12 +2,16 @@
 #include "device/op_test.h"
 
 static const struct form_row forms[] = {
-    {{.name = "latent_heads"}, any_rows, CPU, MIXED | ALONE, 0},
+    {{.name = "latent_heads"}, any_rows, CPU | GPU, MIXED | ALONE, 0},
+    {{.name = "latent_heads.polls", .rides = true}, one_row, GPU, ALONE, 0},
 };
 
 const struct op_test op_test_latent_heads = {
     .set = LATENT,
     .absolute = 2e-5,
-    .shapes = {{"c", {S_ROWS, S_KEY}}, {"c_norm", {S_VALUE}}, {"w_uk", {S_VALUES, S_NOPE}}},
+    .shapes = {{"raw", {S_ROWS, S_HEADS}},
+               {"c", {S_ROWS, S_JOINED}},
+               {"c_norm", {S_VALUE}},
+               {"w_uk", {S_VALUES, S_NOPE}}},
     FORMS(forms),
 };

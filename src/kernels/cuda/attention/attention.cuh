@@ -27,7 +27,7 @@
 #define HEAD_HALVES (SUB_HEADS > 8 ? 2 : 1)
 #define PAIRS       ((QN_HEAD_DIM + 31) / 32) /* 32 columns of q and k: two mma steps */
 #define SPANS       ((QN_HEAD_DIM + 63) / 64) /* 64 columns of v: eight mma columns */
-#define STATE_SIZE  (QN_HEAD_DIM + 2)         /* max, sum, unnormalised output */
+#define STATE_SIZE  (QN_VALUE_DIM + 2)        /* max, sum, unnormalised output */
 
 /* Up to 16 query rows that share a KV head. */
 struct attention_step {
@@ -105,7 +105,8 @@ DEV void piece_scores(const struct attention_rows *r, const uint4 k[2][PAIRS], f
 template <int HALVES, bool MASKED = true>
 DEV void piece_softmax(const struct warp_context *c, const struct attention_rows *r, uint32_t first,
                        float p[2][4], float max[2], float all[2]) {
-    const float scale = 1.0f / sqrtf((float)QN_HEAD_DIM);
+    const float scale =
+        QN_LATENT ? __uint_as_float(QN_SCALE_BITS) : 1.0f / sqrtf((float)QN_HEAD_DIM);
 #pragma unroll
     for (int h = 0; h < HALVES; h++) {
         float most = -INFINITY, sum = 0;
@@ -215,32 +216,32 @@ DEV void step_heads(struct attention_step *s, uint32_t kv_head, uint32_t sub) {
     s->n_heads = min((uint32_t)SUB_HEADS, GROUP_HEADS - sub * SUB_HEADS);
 }
 
-/* Elements of a head's output from d on; head: counted over all rows of o[T, n_heads * D]. */
+/* Elements of a head's output from d on; head: counted over all rows of o[T, n_heads * DV]. */
 DEV void output_store(const struct cuda_task *task, uint64_t head, uint32_t d, float v) {
     if (task->flags & CUDA_OUT_PACKED)
-        packed_store(task, head / QN_N_HEADS, head % QN_N_HEADS * QN_HEAD_DIM + d, v);
+        packed_store(task, head / QN_N_HEADS, head % QN_N_HEADS * QN_VALUE_DIM + d, v);
     else
-        operand_store(task, head * QN_HEAD_DIM + d, v);
+        operand_store(task, head * QN_VALUE_DIM + d, v);
 }
 
 /* An even d, and the one after it. */
 DEV void output_store2(const struct cuda_task *task, uint64_t head, uint32_t d, float2 v) {
-    const uint32_t row = head / QN_N_HEADS, column = head % QN_N_HEADS * QN_HEAD_DIM + d;
+    const uint32_t row = head / QN_N_HEADS, column = head % QN_N_HEADS * QN_VALUE_DIM + d;
     if (task->flags & CUDA_OUT_PACKED) {
         packed_store2(task, row, column, v.x, v.y);
     } else if (task->flags & CUDA_OUT_PAIRED) {
-        operand_store_pair(task, head * QN_HEAD_DIM + d, v.x, v.y);
+        operand_store_pair(task, head * QN_VALUE_DIM + d, v.x, v.y);
     } else {
-        operand_store(task, head * QN_HEAD_DIM + d, v.x);
-        operand_store(task, head * QN_HEAD_DIM + d + 1, v.y);
+        operand_store(task, head * QN_VALUE_DIM + d, v.x);
+        operand_store(task, head * QN_VALUE_DIM + d + 1, v.y);
     }
 }
 
 DEV void output_store4(const struct cuda_task *task, uint64_t head, uint32_t d, float4 v) {
     if (task->flags & CUDA_OUT_PACKED)
-        packed_store4(task, task->out, head / QN_N_HEADS, head % QN_N_HEADS * QN_HEAD_DIM + d, v);
+        packed_store4(task, task->out, head / QN_N_HEADS, head % QN_N_HEADS * QN_VALUE_DIM + d, v);
     else
-        operand_store4(task, head * QN_HEAD_DIM + d, v);
+        operand_store4(task, head * QN_VALUE_DIM + d, v);
 }
 
 #endif

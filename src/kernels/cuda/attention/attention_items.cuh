@@ -178,6 +178,43 @@ DEV uint32_t one_row_pieces(const struct cuda_task *task) {
     return SHARED->one_row_pieces[task_window(task) != 0];
 }
 
+/* ---- latents (attention_latent.cuh) ---- */
+
+/* Up to 16 query heads are a step. Items go by rows, pieces of ATTENTION_SPLIT, steps. */
+#define LATENT_HEAD_STEPS ((QN_N_HEADS + 15) / 16)
+
+DEV uint32_t latent_row_items(const struct block_shared *b, uint32_t kind, uint32_t window,
+                              uint32_t row) {
+    uint32_t first;
+    return LATENT_HEAD_STEPS *
+           (kind == OP_ATTENTION_SPLIT ? row_pieces(b, window, row, &first) : 1);
+}
+
+/* A task's items: [first, end) of all. */
+DEV void latent_slice(const struct block_shared *b, uint32_t kind, uint32_t window, uint32_t unit0,
+                      uint32_t unit1, uint32_t *first, uint32_t *end) {
+    const uint32_t n_rows = b->batch.rows.n_rows;
+    uint32_t n = kind == OP_ATTENTION_SPLIT ? 0 : n_rows * LATENT_HEAD_STEPS;
+    uint64_t from, to;
+    for (uint32_t row = 0; kind == OP_ATTENTION_SPLIT && row < n_rows; row++)
+        n += latent_row_items(b, kind, window, row);
+    prog_slice(n, unit0, unit1, &from, &to);
+    *first = (uint32_t)from;
+    *end = (uint32_t)to;
+}
+
+/* Where an item is: row, piece of those that the row sees, step of heads. */
+struct latent_place {
+    uint32_t row, piece, step;
+};
+DEV struct latent_place latent_place_at(const struct block_shared *b, uint32_t kind,
+                                        uint32_t window, uint32_t item) {
+    uint32_t row = 0;
+    if (kind != OP_ATTENTION_SPLIT) return {item / LATENT_HEAD_STEPS, 0, item % LATENT_HEAD_STEPS};
+    for (uint32_t n; item >= (n = latent_row_items(b, kind, window, row)); row++) item -= n;
+    return {row, item / LATENT_HEAD_STEPS, item % LATENT_HEAD_STEPS};
+}
+
 /* Whether a run begins with this item. */
 DEV bool item_begins_run(const struct attention_item *w) {
     return HAS_RUNS && w->kind == OP_ATTENTION_STEP && w->left >= RUN_LEAST &&

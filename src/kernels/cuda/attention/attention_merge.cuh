@@ -6,7 +6,7 @@
  * up to 256 pieces at once; then a warp has 16 columns and adds the pieces in order, many of them
  * on their way. Both ways do the same operations on the same numbers.
  *
- * Bytes: (head_dim + 2) * 4 per piece, from L2 where it fits.
+ * Bytes: (width of a value + 2) * 4 per piece, from L2 where it fits.
  *
  * Scratch (long):   0             factors[256]
  *                   MERGE_SUMS  sums[256]
@@ -34,9 +34,9 @@ DEV struct operand merge_parts(const struct cuda_task *task, uint64_t head, uint
 DEV void merge_store(const struct cuda_task *task, uint64_t head, uint32_t column, float v) {
     if (task->flags & CUDA_OUT_PAIRED) {
         const float next = __shfl_down_sync(~0u, v, 1);
-        if (column < QN_HEAD_DIM && column % 2 == 0)
-            operand_store_pair(task, head * QN_HEAD_DIM + column, v, next);
-    } else if (column < QN_HEAD_DIM) {
+        if (column < QN_VALUE_DIM && column % 2 == 0)
+            operand_store_pair(task, head * QN_VALUE_DIM + column, v, next);
+    } else if (column < QN_VALUE_DIM) {
         output_store(task, head, column, v);
     }
 }
@@ -50,7 +50,7 @@ struct merge_item {
     uint64_t head;      /* of all rows' */
 };
 
-enum { COLUMN_GROUPS = (QN_HEAD_DIM + 63) / 64 };
+enum { COLUMN_GROUPS = (QN_VALUE_DIM + 63) / 64 };
 
 /* Number i of the task's items: column groups, then heads, then rows. */
 DEV struct merge_item merge_item_of(const struct warp_context *c, const struct cuda_task *task,
@@ -72,7 +72,7 @@ template <bool FLAGGED>
 DEV void merge_pieces_short(const struct cuda_task *task, const struct merge_item *m,
                             uint32_t *hint) {
     const int most = MERGE_LONG - 1;
-    const uint32_t at = (2 + min(m->column, QN_HEAD_DIM - 2u)) / 2;
+    const uint32_t at = (2 + min(m->column, QN_VALUE_DIM - 2u)) / 2;
     const struct operand part = {m->part.at, FLAGGED ? m->part.flag : 0};
     uint4 state[most], value[most];
     bool there;
@@ -105,7 +105,7 @@ DEV void merge_pieces_short(const struct cuda_task *task, const struct merge_ite
         max = f.max;
     }
     const float by = reciprocal_fast(sum);
-    if (m->column < QN_HEAD_DIM)
+    if (m->column < QN_VALUE_DIM)
         output_store2(task, m->head, m->column, make_float2(out.x * by, out.y * by));
 }
 
@@ -172,7 +172,7 @@ template <bool FLAGGED>
 DEV void merge_pieces(const struct warp_context *c, struct operand part, uint32_t n,
                       uint32_t column, struct merged *y) {
     const int at_once = 8, ahead = FLAGGED ? 8 : 32; /* of each half of the warp */
-    const uint32_t odd = c->lane / MERGE_COLUMNS, at = 2 + min(column, QN_HEAD_DIM - 1u);
+    const uint32_t odd = c->lane / MERGE_COLUMNS, at = 2 + min(column, QN_VALUE_DIM - 1u);
     const struct operand from = {part.at, FLAGGED ? part.flag : 0};
     uint2 v[ahead];
 #pragma unroll
@@ -214,7 +214,7 @@ DEV void merge_long(const struct warp_context *c, const struct cuda_task *task, 
     const uint32_t column = c->warp * MERGE_COLUMNS + c->lane % MERGE_COLUMNS;
     const bool stores = c->lane < MERGE_COLUMNS;
 #pragma unroll 1
-    for (uint32_t d = 0; d < QN_HEAD_DIM; d += WARPS * MERGE_COLUMNS) {
+    for (uint32_t d = 0; d < QN_VALUE_DIM; d += WARPS * MERGE_COLUMNS) {
         struct operand part = merge_parts(task, head, first);
         struct merged y = {-INFINITY, 0, 0};
 #pragma unroll 1
@@ -227,7 +227,7 @@ DEV void merge_long(const struct warp_context *c, const struct cuda_task *task, 
             part = operand_from(part, n * STATE_SIZE);
             left -= n;
         }
-        merge_store(task, head, stores ? d + column : (uint32_t)QN_HEAD_DIM,
+        merge_store(task, head, stores ? d + column : (uint32_t)QN_VALUE_DIM,
                     y.out * reciprocal_fast(y.sum));
     }
 }

@@ -78,7 +78,8 @@ struct loader_task {
     const char *image; /* of weights; attention: the layer's cache */
     uint32_t kind, index, unit0, block0, block1, row0, rows, k_tiles;
     uint32_t tile, group, columns, unit_blocks;
-    uint32_t window; /* task_window */
+    uint32_t window;     /* task_window */
+    uint32_t page_bytes; /* of a page that has weights */
 };
 
 /* A word of shared memory, the same for all lanes. */
@@ -222,15 +223,16 @@ DEV void loader_set_flight(struct loader *l, uint32_t flight) {
     l->flight = flight;
 }
 
-/* Requests n pages that lie one after the other. */
-DEV bool loader_issue(struct loader *l, const char *src, uint32_t n) {
+/* Requests n pages that lie one after the other, the first `bytes` of each. */
+DEV bool loader_issue(struct loader *l, const char *src, uint32_t n,
+                      uint32_t bytes = CUDA_PAGE_BYTES) {
     src += loader_page_of(l->lane) * CUDA_PAGE_BYTES;
     while (n > 0) {
         const uint32_t now = min(n, l->burst);
         if (!loader_wait(l, now)) return false;
         const uint32_t slot = loader_after(l, loader_page_of(l->lane)).slot;
         if (loader_page_of(l->lane) < now)
-            page_copy_evict_first(RING + slot * CUDA_PAGE_BYTES, src, CUDA_PAGE_BYTES,
+            page_copy_evict_first(RING + slot * CUDA_PAGE_BYTES, src, bytes,
                                   &SHARED->page_full[slot], l->lane);
         loader_advance(l, now);
         n -= now;
@@ -365,6 +367,10 @@ DEV struct loader_task loader_task_of(uint32_t word) {
     t.group = walk >> 8 & 255;
     t.columns = walk >> 16 & 255;
     t.unit_blocks = walk >> 24;
+    t.page_bytes = CUDA_PAGE_BYTES;
+    if (QN_LATENT && t.kind == OP_LATENT_HEADS) /* steps of 16 columns, in order: the first ones */
+        t.page_bytes =
+            min(ceil_div(QN_HEAD_DIM - QN_ROPE_DIM, 32) * 1024, (uint32_t)CUDA_PAGE_BYTES);
     return t;
 }
 
@@ -385,7 +391,8 @@ DEV bool loader_is_long(uint32_t n_pages) {
 DEV void loader_open(struct loader *l, const struct loader_task *t, uint32_t word) {
     const struct rt_rows *rows = &SHARED->batch.rows;
     const uint32_t n = t->kind == OP_LM_HEAD ? rows->n_logit_rows : rows->n_rows;
-    if (!HAS_WGMMA || t->kind == OP_ATTENTION || t->row0 >= n) return;
+    if (!HAS_WGMMA || t->kind == OP_ATTENTION || t->kind == OP_ATTENTION_SPLIT || t->row0 >= n)
+        return;
     __syncwarp(); /* no lane's page is in use */
     ((uint32_t *)&SHARED->open)[l->lane] = word;
     __syncwarp();
@@ -403,6 +410,12 @@ DEV void loader_open(struct loader *l, const struct loader_task *t, uint32_t wor
 DEV bool loader_lease(struct loader *l, const struct loader_task *t, uint32_t word) {
     const bool steps = t->kind == OP_ATTENTION && t->tile == 0;
     const uint32_t n = steps ? WARPS * STEPS_DEPTH : RING_PAGES;
+    if (work_is_latent(t->kind)) { /* a slice without items leases nothing */
+        uint32_t first, end;
+        latent_slice(SHARED, t->kind, t->window, t->unit0, loader_word(word, TASK_WORD(unit1)),
+                     &first, &end);
+        if (first == end) return true;
+    }
     if (!loader_decided(l) || !loader_wait(l, l->burst) || !loader_wait_all(l)) return false;
     loader_open(l, t, word);
     const uint32_t lanes = LOADER_PAGES > 1 ? 32 : 1;
@@ -422,7 +435,7 @@ DEV bool loader_one_row(struct loader *l, const struct loader_task *t, bool is_l
     for (uint32_t at = 0; at < all; at += n, n = all - at) {
         const uint64_t first = (uint64_t)t->block0 * t->k_tiles + at;
         if (at > 0) loader_set_flight(l, l->deep);
-        if (!loader_issue(l, t->image + first * CUDA_PAGE_BYTES, n)) return false;
+        if (!loader_issue(l, t->image + first * CUDA_PAGE_BYTES, n, t->page_bytes)) return false;
     }
     return true;
 }

@@ -45,9 +45,14 @@ DEV bool work_is_of_experts(uint32_t kind) {
     return QN_EXPERTS != 0 && cuda_lists_experts(kind);
 }
 
+/* Whether its task leases the ring if it has items (attention_latent.cuh). */
+DEV bool work_is_latent(uint32_t kind) {
+    return QN_LATENT && (kind == OP_ATTENTION || kind == OP_ATTENTION_SPLIT);
+}
+
 DEV enum work_source work_source(uint32_t kind, uint32_t flags) {
     if (work_is_of_experts(kind)) return flags & CUDA_LIST_KNOWN ? WORK_ROWS : WORK_TENSOR;
-    return work_is_attention(kind) ? QN_ATTENTION_SOURCE : WORK_STATIC;
+    return work_is_attention(kind) || work_is_latent(kind) ? QN_ATTENTION_SOURCE : WORK_STATIC;
 }
 
 #endif

@@ -15,7 +15,7 @@
 /* Where a column of a key or of a value lies in its row. Chunks of 16 bytes are swapped by the
  * row's position, so that no two lanes that load a share of 16 positions for the tensor cores meet
  * in a bank of shared memory. Rows that are not whole lines of 128 bytes are not swapped. */
-enum { KV_SWAPS = QN_HEAD_DIM % 64 == 0 };
+enum { KV_SWAPS = QN_HEAD_DIM % 64 == 0, LATENT_SWAPS = QN_KEY_DIM % 64 == 0 };
 DEV uint32_t key_at(uint32_t position, uint32_t column) {
     return KV_SWAPS ? column / 64 * 64 + (column % 64 ^ position % 2 * 32) : column;
 }
@@ -32,15 +32,23 @@ DEV uint32_t value_chunk_to(uint32_t row, uint32_t chunk) {
     return KV_SWAPS ? chunk : chunk ^ row / 4 % 4 * 2;
 }
 
+/* Latents are keys and values in one: both orders of chunks. */
+DEV uint32_t latent_swap(uint32_t position) {
+    return position % 2 * 32 ^ position / 4 % 4 * 16;
+}
+DEV uint32_t latent_at(uint32_t position, uint32_t column) {
+    return LATENT_SWAPS ? column ^ latent_swap(position) : column;
+}
+
 /* The cache block of a position of a slot. */
 DEV uint32_t kv_block(const struct rt_batch *b, uint32_t slot, uint32_t position) {
     const int32_t *table = b->block_table + (uint64_t)slot * b->max_blocks;
     return (uint32_t)load_index_l2(table + position / QN_KV_BLOCK);
 }
 
-/* Number of the cache row that holds k of KV head 0 at a position, in rows of head_dim. */
+/* Number of the cache row that holds k of KV head 0 at a position, in rows of a key. */
 DEV uint32_t kv_block_row(uint32_t block, uint32_t position) {
-    return block * (QN_KV_BLOCK_STRIDE / QN_HEAD_DIM) + position % QN_KV_BLOCK;
+    return block * (QN_KV_BLOCK_STRIDE / QN_KEY_DIM) + position % QN_KV_BLOCK;
 }
 DEV uint32_t kv_row(const struct rt_batch *b, uint32_t slot, uint32_t position) {
     return kv_block_row(kv_block(b, slot, position), position);

@@ -15,6 +15,10 @@
 #include "kernels/cuda/data/squares.cuh"
 #include "kernels/cuda/block/trace.cuh"
 
+/* Columns of QKV_LINEAR's result: a constant, unless a program has several such operators that
+ * differ. */
+#define QKV_COLUMNS(task) (QN_QKV_COLUMNS != 0 ? QN_QKV_COLUMNS : (task)->units)
+
 /* An item is image rows r and r + 8 of a row block, and a token: two dot products v0 and v1. This
  * is all that turns them into results. None of it depends on other tasks, so it is found before the
  * event. */

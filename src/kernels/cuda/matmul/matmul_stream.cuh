@@ -470,12 +470,11 @@ DEV float residual_await(float v, const float *at, bool own) {
     return v;
 }
 
-/* Stores an item without a copy for the next norm: of a single row, which may carry flags, or of
- * several that are not added to the residual stream. */
+/* Stores an item that has no copy for the next norm. QN_BARE_ROWS: several rows may have none. */
 DEV void stream_plain(const struct stream *f, const struct stream_item *m, float v0, float v1) {
     const uint32_t row = f->row0 + m->token;
-    const struct linear_item item = QN_EXPERTS == 0 || f->task->row1 == 1
-                                        ? linear_item<true>(f->task, m->block, m->r, 0)
+    const struct linear_item item = !QN_BARE_ROWS || f->task->row1 == 1
+                                        ? linear_item<true>(f->task, m->block, m->r, row)
                                         : linear_item<false>(f->task, m->block, m->r, row);
     if (!m->there) return;
     const struct linear_addend add = addend_ask(&item);
@@ -540,10 +539,9 @@ DEV void stream_gated(const struct stream *f, const struct stream_item *m, float
 /* Stores an item of QKV_LINEAR or LM_HEAD. */
 template <uint32_t KIND>
 DEV void stream_others(const struct stream *f, const struct stream_item *m, float v0, float v1) {
-    constexpr uint32_t UNITS =
-        KIND == OP_LM_HEAD ? QN_VOCAB : (QN_N_HEADS + 2 * QN_N_KV_HEADS) * QN_HEAD_DIM;
+    const uint32_t UNITS = KIND == OP_LM_HEAD ? QN_VOCAB : QKV_COLUMNS(f->task);
     /* WHOLE: no row block has rows beyond the matrix; the LM head's are whole units. */
-    constexpr bool WHOLE = UNITS % (KIND == OP_LM_HEAD ? LM_BLOCK : CUDA_PAGE_ROWS) == 0;
+    const bool WHOLE = UNITS % (KIND == OP_LM_HEAD ? LM_BLOCK : CUDA_PAGE_ROWS) == 0;
     const uint32_t column = m->block * CUDA_PAGE_ROWS + m->r;
     const bool own0 = m->there && (WHOLE || column < UNITS);
     const bool own1 = m->there && (WHOLE || column + 8 < UNITS);

@@ -434,7 +434,7 @@ DEV void plain_store4(float *to, float4 v, uint32_t column, uint32_t columns) {
 /* Stores results of QKV_LINEAR: sums times 1 / rms. */
 DEV void plain_finish(const struct warp_context *c, const struct cuda_task *task,
                       const struct tile_at *t) {
-    constexpr uint32_t columns = QKV_HEADS * QN_HEAD_DIM;
+    const uint32_t columns = QKV_COLUMNS(task);
     const struct tile_walk w = walk_of(c, t);
 #pragma unroll 1
     for (uint32_t stretch = 0; stretch < w.stretches; stretch++) {

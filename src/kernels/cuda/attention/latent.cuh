@@ -1,0 +1,518 @@
+/* latent.cuh - LATENT_HEADS, LATENT_VALUES and LATENT_MERGE: queries into the space of latents, and
+ * attention's output back from it, by matrices of each head's own; and the latents of this
+ * iteration.
+ *
+ * The weights of all heads lie in one image, whose pages stream as those of a single row
+ * (matvec.cuh), for any number of token rows: a page is read once for all rows of a tile. A row
+ * block has rows of one head, or of several where heads are no multiples of 16; each is multiplied
+ * by the activations of its own head, eight tokens at a time, straight from L2.
+ *
+ *   LATENT_HEADS    a dot product is one page: a warp stores it from its registers
+ *   LATENT_VALUES   a dot product is some pages, which are different warps'. Partial sums are added
+ *                   in order of k
+ *   LATENT_MERGE    the same of few rows, whose heads are merged from a context's pieces first,
+ * with the operations of attention_merge.cuh; a thread has two columns of a head
+ *
+ * Bytes: the pages once per tile of rows; the heads' activations, 4 * 256 a page and row, from L2.
+ *
+ * Scratch (LATENT_VALUES, _MERGE):
+ *
+ *   0                partial sums [page of a group][8 tokens of a tile][16 rows][8] F32
+ *   SCRATCH_BYTES -  LATENT_MERGE: merged heads [head][8 tokens][MERGED_ROW bytes], 16 bits
+ *   MERGED_BYTES
+ */
+#ifndef QN_CUDA_ATTENTION_LATENT_CUH
+#define QN_CUDA_ATTENTION_LATENT_CUH
+
+#if QN_LATENT
+
+#include "kernels/cuda/attention/attention.cuh"
+#include "kernels/cuda/attention/qkv.cuh"
+#include "kernels/cuda/matmul/linear.cuh"
+
+enum {
+    LATENT_NOPE = QN_HEAD_DIM - QN_ROPE_DIM, /* of a query head, what RoPE leaves */
+    LATENT_COLUMNS = QN_N_HEADS * QN_KEY_DIM,
+    LATENT_EIGHTH = CUDA_PAGE_ROWS * PACK_ROWS, /* sums of a row block and eight tokens */
+};
+static_assert(LATENT_NOPE <= CUDA_PAGE_K, "the host refuses others");
+
+/* ---- products ---- */
+
+/* A lane's activations of a k-tile: as mma_pair wants them, of token lane / 4 of eight. */
+struct latent_columns {
+    uint4 b[CUDA_PAGE_K / 32];
+};
+
+/* Of the K elements of a head at `from`, plain ones. */
+template <uint32_t K>
+DEV void latent_columns_plain(const struct warp_context *c, const float *from, uint32_t k_tile,
+                              struct latent_columns *x) {
+#pragma unroll
+    for (int pair = 0; pair < CUDA_PAGE_K / 32; pair++) {
+        const uint32_t d = k_tile * CUDA_PAGE_K + 32 * pair + c->lane % 4 * 8;
+        if (K <= 32 * pair) break;
+        const bool in = K % CUDA_PAGE_K == 0 || d < K;
+        const float4 even = in ? load4_l2(from + d) : make_float4(0, 0, 0, 0);
+        const float4 odd = in ? load4_l2(from + d + 4) : make_float4(0, 0, 0, 0);
+        x->b[pair] =
+            make_uint4(pack_pair<WEIGHT_E>(even.x, even.y), pack_pair<WEIGHT_E>(even.z, even.w),
+                       pack_pair<WEIGHT_E>(odd.x, odd.y), pack_pair<WEIGHT_E>(odd.z, odd.w));
+    }
+}
+
+/* The same of a single row that carries flags, until all are there: eight elements are EACH vectors
+ * of two flags, four of elements or two of pairs. */
+template <uint32_t K, bool PAIRS_OF_16>
+DEV void latent_columns_flagged(const struct warp_context *c, struct operand head, uint32_t k_tile,
+                                struct latent_columns *x) {
+    constexpr uint32_t TILE = K < CUDA_PAGE_K ? K : CUDA_PAGE_K;
+    constexpr uint32_t N = (TILE + 31) / 32, EACH = PAIRS_OF_16 ? 2 : 4;
+    uint4 v[N][EACH];
+    bool there;
+    do {
+        there = true;
+#pragma unroll
+        for (uint32_t pair = 0; pair < N; pair++) {
+            /* Beyond the last element that one again: its weights are zeros. */
+            const uint32_t d = min(k_tile * CUDA_PAGE_K + 32 * pair + c->lane % 4 * 8, K - 8u);
+#pragma unroll
+            for (uint32_t i = 0; i < EACH; i++)
+                v[pair][i] = load_flagged_pair(head.at + d * EACH / 2 + 4 * i);
+        }
+#pragma unroll
+        for (uint32_t pair = 0; pair < N; pair++)
+#pragma unroll
+            for (uint32_t i = 0; i < EACH; i++)
+                there = there & v[pair][i].y == head.flag & v[pair][i].w == head.flag;
+    } while (!there && !operand_given_up());
+#pragma unroll
+    for (uint32_t pair = 0; pair < N; pair++) {
+        uint32_t word[4];
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++) {
+            const uint4 of = v[pair][i * EACH / 4];
+            word[i] = PAIRS_OF_16
+                          ? (i % 2 == 0 ? of.x : of.z)
+                          : pack_pair<WEIGHT_E>(__uint_as_float(of.x), __uint_as_float(of.z));
+        }
+        x->b[pair] = make_uint4(word[0], word[1], word[2], word[3]);
+    }
+}
+
+/* ... in the way in which the task's input travels: plain, or as PAIRS_OF_16 says; `at`: its
+ * element where the head begins. */
+template <uint32_t K, bool PAIRS_OF_16>
+DEV void latent_columns_load(const struct warp_context *c, const struct cuda_task *task,
+                             uint64_t at, uint32_t k_tile, struct latent_columns *x) {
+    const float *in = (const float *)task->in;
+    if (task->flags & (CUDA_IN_PAIRED | CUDA_IN_FLAGGED))
+        latent_columns_flagged<K, PAIRS_OF_16>(
+            c, operand{in + (PAIRS_OF_16 ? 1 : 2) * at, SHARED->flag}, k_tile, x);
+    else
+        latent_columns_plain<K>(c, in + at, k_tile, x);
+}
+
+template <uint32_t K>
+DEV void latent_multiply(const struct warp_context *c, const uint4 *page,
+                         const struct latent_columns *x, float sum[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) sum[i] = 0;
+#pragma unroll
+    for (int pair = 0; pair < CUDA_PAGE_K / 32; pair++) {
+        if (K <= 32 * pair) break;
+        mma_pair(sum, page, pair, c->lane, x->b[pair]);
+    }
+}
+
+/* Rows [row, row + n) of a tile. */
+struct latent_tile {
+    uint32_t row, n;
+};
+DEV struct latent_tile latent_tile_at(const struct cuda_task *task, uint32_t row) {
+    const uint32_t end = min(min(task->row1, row + task->tile), SHARED->batch.rows.n_rows);
+    return {row, end > row ? end - row : 0};
+}
+
+/* The row of the lane's token of eight from number `first` of the tile on. Beyond the last token
+ * that one again. */
+DEV uint64_t latent_row(const struct warp_context *c, const struct latent_tile *t, uint32_t first) {
+    return t->row + min(first + c->lane / 4, t->n - 1);
+}
+
+/* Heads [first, last] of row block b, of ROWS rows each. */
+struct latent_range {
+    uint32_t first, last;
+};
+template <uint32_t ROWS> DEV struct latent_range latent_heads_of(uint32_t b) {
+    const uint32_t first = b * CUDA_PAGE_ROWS / ROWS;
+    if (ROWS % CUDA_PAGE_ROWS == 0) return {first, first};
+    return {first, min((b * CUDA_PAGE_ROWS + CUDA_PAGE_ROWS - 1) / ROWS, QN_N_HEADS - 1u)};
+}
+
+/* ---- LATENT_HEADS ---- */
+
+/* The element of raw where a row's head begins. */
+DEV uint64_t latent_raw(const struct cuda_task *task, uint64_t row, uint32_t h) {
+    return row * task->k + h * QN_HEAD_DIM;
+}
+
+/* An element of a query: of row `row` of the image, of a head's. */
+DEV void latent_store(const struct cuda_task *task, uint32_t row, uint32_t h, uint32_t token,
+                      float v) {
+    const uint32_t u = h * QN_KEY_DIM + row - h * QN_VALUE_DIM;
+    const bool own = row / QN_VALUE_DIM == h && u >= task->unit0 && u < task->unit1;
+    if (own) store_plain((float *)task->out + (uint64_t)token * LATENT_COLUMNS + u, v);
+}
+
+/* A page: row block b for all tokens of the tile. */
+DEV void latent_heads_page(const struct warp_context *c, const struct cuda_task *task,
+                           const struct latent_tile *t, uint32_t b, const uint4 *page) {
+    const struct latent_range heads = latent_heads_of<QN_VALUE_DIM>(b);
+    const uint32_t row = b * CUDA_PAGE_ROWS + c->lane / 4;
+#pragma unroll 1
+    for (uint32_t h = heads.first; h <= heads.last; h++)
+#pragma unroll 1
+        for (uint32_t first = 0; first < t->n; first += PACK_ROWS) {
+            struct latent_columns x;
+            float sum[4];
+            latent_columns_load<LATENT_NOPE, false>(
+                c, task, latent_raw(task, latent_row(c, t, first), h), 0, &x);
+            latent_multiply<LATENT_NOPE>(c, page, &x, sum);
+#pragma unroll
+            for (uint32_t i = 0; i < 2; i++) {
+                const uint32_t token = first + c->lane % 4 * 2 + i;
+                if (token >= t->n) continue;
+                latent_store(task, row, h, t->row + token, sum[i]);
+                latent_store(task, row + 8, h, t->row + token, sum[2 + i]);
+            }
+        }
+}
+
+/* What RoPE makes of element i of its QN_ROPE_DIM elements. */
+DEV float latent_turn(struct operand from, uint64_t angle, uint32_t i) {
+    const uint32_t half = QN_ROPE_DIM / 2, at = i % half;
+    const uint2 first = operand_ask(from, at), second = operand_ask(from, at + half);
+    const float a = operand_await(from, at, first);
+    const float b = operand_await(from, at + half, second);
+    const float cosine = __ldg(SHARED->args.rope_cos + angle + at);
+    const float sine = __ldg(SHARED->args.rope_sin + angle + at);
+    return i < half ? a * cosine - b * sine : b * cosine + a * sine;
+}
+
+DEV uint64_t latent_angle(uint32_t row) {
+    return (uint64_t)turn_at(row, row_position(SHARED, row)) * (QN_ROPE_DIM / 2);
+}
+
+/* The task's turned elements of queries, of rows [row0, end). */
+DEV void latent_turn_queries(const struct warp_context *c, const struct cuda_task *task,
+                             uint32_t end) {
+    const uint32_t last = min(task->unit1, (uint32_t)LATENT_COLUMNS);
+    const uint32_t n = last > task->unit0 ? last - task->unit0 : 0;
+    const struct operand raw = operand_of(task->in, task, CUDA_IN_FLAGGED);
+#pragma unroll 1
+    for (uint32_t i = c->thread; i < n * (end - task->row0); i += COMPUTE_THREADS) {
+        const uint32_t row = task->row0 + i / n, u = task->unit0 + i % n;
+        const uint32_t h = u / QN_KEY_DIM, e = u % QN_KEY_DIM;
+        if (e < QN_VALUE_DIM) continue;
+        store_plain((float *)task->out + (uint64_t)row * LATENT_COLUMNS + u,
+                    latent_turn(operand_from(raw, latent_raw(task, row, h) + LATENT_NOPE),
+                                latent_angle(row), e - QN_VALUE_DIM));
+    }
+}
+
+/* A row's latent, normed, and its turned key, to the cache; by one warp. */
+DEV void latent_keep(const struct warp_context *c, const struct cuda_task *task, uint32_t row) {
+    const struct operand from = operand_from(operand_of(task->more, task, CUDA_MORE_FLAGGED),
+                                             (uint64_t)(row + 1) * task->n_pieces - QN_KEY_DIM);
+    const uint32_t position = row_position(SHARED, row);
+    uint16_t *to = (uint16_t *)task->out2 + (uint64_t)row_kv_row(SHARED, row) * QN_KEY_DIM;
+    const uint64_t angle = latent_angle(row);
+    float v[(QN_VALUE_DIM + 31) / 32], squares = 0;
+#pragma unroll
+    for (uint32_t i = 0; i < (QN_VALUE_DIM + 31) / 32; i++) {
+        const uint32_t d = c->lane + 32 * i;
+        v[i] = d < QN_VALUE_DIM ? operand_await(from, d, operand_ask(from, d)) : 0;
+        squares = fmaf(v[i], v[i], squares);
+    }
+    const float eps = __uint_as_float(QN_LATENT_EPS_BITS);
+    const float inv =
+        inverse_sqrt_fast(__fadd_rn(__fmul_rn(warp_sum(squares), 1.0f / QN_VALUE_DIM), eps));
+#pragma unroll
+    for (uint32_t i = 0; i < (QN_VALUE_DIM + 31) / 32; i++) {
+        const uint32_t d = c->lane + 32 * i;
+        if (d < QN_VALUE_DIM)
+            to[latent_at(position, d)] =
+                pack_one<KV_E>(v[i] * inv * __ldg((const float *)task->norm + d));
+    }
+    for (uint32_t i = c->lane; i < QN_ROPE_DIM; i += 32)
+        to[latent_at(position, QN_VALUE_DIM + i)] =
+            pack_one<KV_E>(latent_turn(operand_from(from, QN_VALUE_DIM), angle, i));
+}
+
+DEV bool run_latent_heads(struct warp_context *c, const struct cuda_task *task) {
+    const uint32_t n_pages = task->block1 - task->block0;
+    if (!wait_ready(c)) return false;
+    if (c->thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
+#pragma unroll 1
+    for (uint32_t row = task->row0; row < task->row1; row += task->tile) {
+        const struct latent_tile t = latent_tile_at(task, row);
+#pragma unroll 1
+        for (uint32_t i = (c->warp - c->turn) % WARPS; i < n_pages; i += WARPS) {
+            const uint4 *page = page_acquire(c);
+            latent_heads_page(c, task, &t, task->block0 + i, page);
+            page_release(c);
+        }
+        c->turn = turn_after(c->turn, n_pages);
+    }
+    const uint32_t end = max(min(task->row1, SHARED->batch.rows.n_rows), task->row0);
+    latent_turn_queries(c, task, end);
+    if (task->unit1 > LATENT_COLUMNS)
+        for (uint32_t row = task->row0 + c->warp; row < end; row += WARPS)
+            latent_keep(c, task, row);
+    return true;
+}
+
+/* ---- LATENT_VALUES ---- */
+
+/* Flagged rows of outputs are pairs where they are short enough (task/transport.c). */
+#define VALUES_ARE_PAIRED (QN_N_HEADS * QN_VALUE_DIM <= STAGED_COLUMNS)
+/* k-tiles of a dot product */
+#define VALUES_TILES ((QN_VALUE_DIM + CUDA_PAGE_K - 1) / CUDA_PAGE_K)
+
+/* Sums of page number i of a group, of eight tokens from number `first` of the tile on. */
+DEV float *latent_sums(const struct cuda_task *task, uint32_t i, uint32_t first) {
+    const uint32_t eights = task->tile / PACK_ROWS;
+    return (float *)SCRATCH + (i * eights + first / PACK_ROWS) * LATENT_EIGHTH;
+}
+
+/* Stores a page's sums of head h, of eight tokens from number `first` of the tile on: of the rows
+ * that are the head's. The page is number i of its group, a k-tile of row block b. */
+DEV void latent_sums_put(const struct warp_context *c, const struct cuda_task *task, uint32_t b,
+                         uint32_t h, uint32_t i, uint32_t k_tile, uint32_t first,
+                         const float sum[4]) {
+    float *to = latent_sums(task, i / VALUES_TILES * VALUES_TILES + k_tile, first);
+#pragma unroll
+    for (uint32_t half = 0; half < 2; half++) {
+        const uint32_t r = c->lane / 4 + 8 * half;
+        if ((b * CUDA_PAGE_ROWS + r) / QN_HEAD_VALUE_DIM != h) continue;
+        *(float2 *)(to + r * PACK_ROWS + c->lane % 4 * 2) =
+            make_float2(sum[2 * half], sum[2 * half + 1]);
+    }
+}
+
+/* A page: a k-tile of row block b for all tokens of the tile. It is number i of its group. */
+DEV void latent_values_page(const struct warp_context *c, const struct cuda_task *task,
+                            const struct latent_tile *t, uint32_t b, uint32_t i,
+                            const uint4 *page) {
+    const struct latent_range heads = latent_heads_of<QN_HEAD_VALUE_DIM>(b);
+    const uint32_t k_tile = cuda_page_tile(VALUES_TILES, i % VALUES_TILES);
+#pragma unroll 1
+    for (uint32_t h = heads.first; h <= heads.last; h++)
+#pragma unroll 1
+        for (uint32_t first = 0; first < t->n; first += PACK_ROWS) {
+            struct latent_columns x;
+            float sum[4];
+            const uint64_t head = latent_row(c, t, first) * QN_N_HEADS + h;
+            latent_columns_load<QN_VALUE_DIM, VALUES_ARE_PAIRED>(c, task, head * QN_VALUE_DIM,
+                                                                 k_tile, &x);
+            latent_multiply<QN_VALUE_DIM>(c, page, &x, sum);
+            latent_sums_put(c, task, b, h, i, k_tile, first, sum);
+        }
+}
+
+/* The sum of row r of row block number `block` of a group, of a token of the tile. */
+DEV float latent_sum(const struct cuda_task *task, uint32_t block, uint32_t r, uint32_t token) {
+    float sum = 0;
+#pragma unroll
+    for (uint32_t k = 0; k < VALUES_TILES; k++) {
+        const float *of = latent_sums(task, block * VALUES_TILES + k, token);
+        const float v = of[r * PACK_ROWS + token % PACK_ROWS];
+        sum = k == 0 ? v : sum + v;
+    }
+    return sum;
+}
+
+/* Columns u, an even one, and u + 1 of a row of the result. */
+DEV void latent_put(const struct cuda_task *task, uint32_t row, uint32_t u, float v0, float v1) {
+    const uint64_t at = (uint64_t)row * task->units + u;
+    if (task->flags & CUDA_OUT_PACKED) {
+        packed_store2(task, row, u, v0, u + 1 < task->unit1 ? v1 : 0);
+    } else if (task->flags & CUDA_OUT_PAIRED) {
+        operand_store_pair(task, at, v0, v1);
+    } else {
+        operand_store(task, at, v0);
+        if (u + 1 < task->unit1) operand_store(task, at + 1, v1);
+    }
+}
+
+/* Results of row blocks [b, end) for the tile's tokens: two rows of a token each. */
+DEV void latent_values_store(const struct warp_context *c, const struct cuda_task *task,
+                             const struct latent_tile *t, uint32_t b, uint32_t end) {
+    const uint32_t pairs = CUDA_PAGE_ROWS / 2;
+    for (uint32_t i = c->thread; i < (end - b) * pairs * t->n; i += COMPUTE_THREADS) {
+        const uint32_t block = i / pairs / t->n, token = i / pairs % t->n, r = i % pairs * 2;
+        const uint32_t u = (b + block) * CUDA_PAGE_ROWS + r;
+        if (u < task->unit1)
+            latent_put(task, t->row + token, u, latent_sum(task, block, r, token),
+                       latent_sum(task, block, r + 1, token));
+    }
+}
+
+DEV bool run_latent_values(struct warp_context *c, const struct cuda_task *task) {
+    if (!wait_ready(c)) return false;
+    if (c->thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
+#pragma unroll 1
+    for (uint32_t row = task->row0; row < task->row1; row += task->tile) {
+        const struct latent_tile t = latent_tile_at(task, row);
+#pragma unroll 1
+        for (uint32_t b = task->block0, end; b < task->block1; b = end) {
+            end = walk_group_end(b, task->block1, task->group, 0);
+            const uint32_t n_pages = (end - b) * VALUES_TILES;
+#pragma unroll 1
+            for (uint32_t i = (c->warp - c->turn) % WARPS; i < n_pages; i += WARPS) {
+                const uint4 *page = page_acquire(c);
+                latent_values_page(c, task, &t, b + i / VALUES_TILES, i, page);
+                page_release(c);
+            }
+            c->turn = turn_after(c->turn, n_pages);
+            sync_compute();
+            latent_values_store(c, task, &t, b, end);
+            sync_compute(); /* the sums are read */
+        }
+    }
+    return true;
+}
+
+/* ---- LATENT_MERGE ---- */
+
+enum {
+    MERGED_ROW = QN_VALUE_DIM * 2 + 64, /* bytes from a token to the next: other banks */
+    MERGED_HEADS = cuda_merged_heads(QN_HEAD_VALUE_DIM),
+    MERGED_BYTES = cuda_merged_bytes(QN_HEAD_VALUE_DIM, QN_VALUE_DIM),
+    MERGED_AT_ONCE = 8, /* pieces on their way */
+};
+static_assert(MERGED_BYTES <= SCRATCH_BYTES, "the host refuses others");
+
+/* Where columns from d on of a token of the tile lie, of the group's head number `head`. */
+DEV char *merged_at(uint32_t head, uint32_t token, uint32_t d) {
+    return SCRATCH + SCRATCH_BYTES - MERGED_BYTES + (head * PACK_ROWS + token) * MERGED_ROW + d * 2;
+}
+
+/* Columns d and d + 1 of a row's head, from its n pieces at `parts`. Beyond the last piece that one
+ * again, which changes nothing: no branch while they are under way. */
+DEV float2 merged_columns(struct operand parts, uint32_t n, uint32_t d) {
+    float max = -INFINITY, sum = 0;
+    float2 out = {};
+#pragma unroll 1
+    for (uint32_t first = 0; first < n; first += MERGED_AT_ONCE) {
+        uint4 state[MERGED_AT_ONCE], value[MERGED_AT_ONCE];
+#pragma unroll
+        for (uint32_t j = 0; j < MERGED_AT_ONCE; j++) {
+            const struct operand from = operand_from(parts, min(first + j, n - 1) * STATE_SIZE);
+            state[j] = operand_ask2(from, 0);
+            value[j] = operand_ask2(from, (2 + d) / 2);
+        }
+#pragma unroll
+        for (uint32_t j = 0; j < MERGED_AT_ONCE; j++) {
+            const struct operand from = operand_from(parts, min(first + j, n - 1) * STATE_SIZE);
+            const float2 of = operand_await2(from, 0, state[j]); /* maximum and sum */
+            const float2 v = operand_await2(from, (2 + d) / 2, value[j]);
+            const struct merge f = merge_factors(max, max == -INFINITY ? 0 : 1, of.x);
+            const bool counts = first + j < n;
+            const float x = merge_value(&f, out.x, v.x), y = merge_value(&f, out.y, v.y),
+                        total = merge_value(&f, sum, of.y);
+            out.x = counts ? x : out.x;
+            out.y = counts ? y : out.y;
+            sum = counts ? total : sum;
+            max = counts ? f.max : max;
+        }
+    }
+    const float by = reciprocal_fast(sum);
+    return make_float2(out.x * by, out.y * by);
+}
+
+/* Merges heads [first, last] of the tile's rows into scratch. */
+DEV void merged_make(const struct warp_context *c, const struct cuda_task *task,
+                     const struct latent_tile *t, uint32_t first, uint32_t last) {
+    const struct operand parts = operand_of(task->in, task, CUDA_IN_FLAGGED);
+    const uint32_t pairs = QN_VALUE_DIM / 2, n = (last - first + 1) * t->n * pairs;
+#pragma unroll 1
+    for (uint32_t i = c->thread; i < n; i += COMPUTE_THREADS) {
+        const uint32_t d = i % pairs * 2, token = i / pairs % t->n, head = i / pairs / t->n;
+        const uint32_t row = t->row + token;
+        uint32_t piece;
+        const uint32_t n_pieces = row_pieces(SHARED, QN_SLIDING_WINDOW, row, &piece);
+        const uint64_t at = ((uint64_t)row * QN_N_HEADS + first + head) * task->n_pieces + piece;
+        const float2 v = merged_columns(operand_from(parts, at * STATE_SIZE), n_pieces, d);
+        *(uint32_t *)merged_at(head, token, d) = pack_pair<WEIGHT_E>(v.x, v.y);
+    }
+}
+
+/* A page, as latent_values_page; heads of the group begin with number head0. */
+DEV void latent_merge_page(const struct warp_context *c, const struct cuda_task *task,
+                           const struct latent_tile *t, uint32_t b, uint32_t i, uint32_t head0,
+                           const uint4 *page) {
+    const struct latent_range heads = latent_heads_of<QN_HEAD_VALUE_DIM>(b);
+    const uint32_t k_tile = cuda_page_tile(VALUES_TILES, i % VALUES_TILES);
+#pragma unroll 1
+    for (uint32_t h = heads.first; h <= heads.last && t->n > 0; h++) {
+        struct latent_columns x;
+        float sum[4];
+#pragma unroll
+        for (int pair = 0; pair < CUDA_PAGE_K / 32; pair++) {
+            const uint32_t d = k_tile * CUDA_PAGE_K + 32 * pair + c->lane % 4 * 8;
+            const uint32_t token = min(c->lane / 4, t->n - 1);
+            x.b[pair] = make_uint4(0, 0, 0, 0);
+            if (QN_VALUE_DIM % CUDA_PAGE_K == 0 || d < QN_VALUE_DIM)
+                x.b[pair] = *(const uint4 *)merged_at(h - head0, token, d);
+        }
+        latent_multiply<QN_VALUE_DIM>(c, page, &x, sum);
+        latent_sums_put(c, task, b, h, i, k_tile, 0, sum);
+    }
+}
+
+/* The end of the task's group of row blocks that begins with b: their heads are merged together. */
+DEV uint32_t latent_merge_end(const struct cuda_task *task, uint32_t b) {
+    const uint32_t most = latent_heads_of<QN_HEAD_VALUE_DIM>(b).first + MERGED_HEADS;
+    uint32_t end = b + 1;
+    while (end < min(task->block1, b + task->group) &&
+           latent_heads_of<QN_HEAD_VALUE_DIM>(end).last < most)
+        end++;
+    return end;
+}
+
+DEV bool run_latent_merge(struct warp_context *c, const struct cuda_task *task) {
+    uint32_t *hint = task_hint(c, task);
+    if (!wait_ready(c)) return false;
+    if (c->thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
+#pragma unroll 1
+    for (uint32_t row = task->row0; row < task->row1; row += task->tile) {
+        const struct latent_tile t = latent_tile_at(task, row);
+#pragma unroll 1
+        for (uint32_t b = task->block0, end; b < task->block1; b = end) {
+            end = latent_merge_end(task, b);
+            const uint32_t n_pages = (end - b) * VALUES_TILES;
+            const uint32_t head0 = latent_heads_of<QN_HEAD_VALUE_DIM>(b).first;
+            merged_make(c, task, &t, head0, latent_heads_of<QN_HEAD_VALUE_DIM>(end - 1).last);
+            sync_compute();
+#pragma unroll 1
+            for (uint32_t i = (c->warp - c->turn) % WARPS; i < n_pages; i += WARPS) {
+                const uint4 *page = page_acquire(c);
+                latent_merge_page(c, task, &t, b + i / VALUES_TILES, i, head0, page);
+                page_release(c);
+            }
+            c->turn = turn_after(c->turn, n_pages);
+            sync_compute();
+            if (hint != nullptr && end == task->block1 && row + task->tile >= task->row1)
+                add_relaxed_gpu(hint, 1);
+            latent_values_store(c, task, &t, b, end);
+            sync_compute(); /* the sums are read */
+        }
+    }
+    return true;
+}
+
+#endif
+
+#endif
