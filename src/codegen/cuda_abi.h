@@ -61,8 +61,8 @@ enum {
     CUDA_COMPUTE_WARPS = 8,
     CUDA_BLOCK_THREADS = 32 * (CUDA_COMPUTE_WARPS + 4), /* + loader, control, tile_producer.cuh */
 
-    CUDA_SCRATCH_BYTES = 31152, /* shared memory for the task that runs */
-    CUDA_CONTROL_BYTES = 4688,  /* shared memory for messages between the warps */
+    CUDA_SCRATCH_BYTES = 31136, /* shared memory for the task that runs */
+    CUDA_CONTROL_BYTES = 4704,  /* shared memory for messages between the warps */
 
     /* Tiles of packed activations have at most so many token rows and weight rows; up to
      * PACK_NARROW rows tiles are of so many. */
