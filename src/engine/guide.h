@@ -65,8 +65,8 @@ struct guide {
 void guide_texts_init(struct guide_texts *t);
 void guide_texts_fini(struct guide_texts *t);
 /* The vocabulary of n_tokens tokens, of which ends[n_ends] end an output, made by the first call.
- * Special tokens are allowed where a grammar names them, ids that the tokenizer does not have never.
- * Errors: QN_ENOMEM. */
+ * Special tokens are allowed where a grammar names them, ids that the tokenizer does not have
+ * never. Errors: QN_ENOMEM. */
 int guide_texts_make(struct diag *d, struct guide_texts *t, const struct tokenizer *tokenizer,
                      uint32_t n_tokens, const int32_t *ends, uint32_t n_ends);
 

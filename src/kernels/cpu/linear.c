@@ -48,8 +48,8 @@ void cpu_linear(const struct cpu_task *t) {
         t->isa->pack(dtype, x, NULL, n, k, l.pack);
         for (uint32_t u = t->task->unit0; u < t->task->unit1; u += chunk) {
             uint32_t m = t->task->unit1 - u < chunk ? t->task->unit1 - u : chunk;
-            t->isa->gemm[dtype](CPU_SUM_HALVES, tile_weight_row(w, dtype, u, k), m, k, l.pack, n, l.y,
-                                chunk);
+            t->isa->gemm[dtype](CPU_SUM_HALVES, tile_weight_row(w, dtype, u, k), m, k, l.pack, n,
+                                l.y, chunk);
             for (uint32_t i = 0; i < n; i++) {
                 size_t at = (size_t)(r + i) * N + u;
                 finish_row(y + at, l.y + (size_t)i * chunk, bias != NULL ? bias + u : NULL,
