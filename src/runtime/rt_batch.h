@@ -115,8 +115,8 @@ struct rt_rows {
     int32_t *logit_row; /* [L] row whose logits are wanted */
 };
 
-/* What iterations that only decode have read of experts, so far. ROUTE adds to it; the host may look
- * at any time. */
+/* What iterations that only decode have read of experts, so far. ROUTE adds to it; the host may
+ * look at any time. */
 struct rt_reads {
     uint64_t experts; /* whose weights a layer has read */
     uint64_t layers;  /* with experts, that were run */

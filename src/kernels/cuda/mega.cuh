@@ -205,8 +205,11 @@ DEV bool run_route_alone(struct warp_context *c, const struct cuda_task *task) {
 CODE(void, code_route, void) {
     compute_with<run_route_alone>();
 }
-FORM_IF(
-    router_row, CODE(void, code_router_row, void) { compute_with<router_run_row, true>(); })
+#if QN_HAS_router_row
+CODE(void, code_router_row, void) {
+    compute_with<router_run_row, true>();
+}
+#endif
 CODE(void, code_router_rows, void) {
     compute_with<router_run_rows>();
 }
@@ -216,8 +219,11 @@ CODE(void, code_up_row, void) {
 CODE(void, code_up_gather, void) {
     compute_with<up_run_gather>();
 }
-FORM_IF(
-    down_row, CODE(void, code_down_row, void) { compute_with<down_run_row, true>(); })
+#if QN_HAS_down_row
+CODE(void, code_down_row, void) {
+    compute_with<down_run_row, true>();
+}
+#endif
 CODE(void, code_down_gather, void) {
     compute_with<down_run_gather>();
 }
