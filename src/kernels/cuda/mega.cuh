@@ -503,12 +503,17 @@ CODE(void, role_control, void) {
     if (threadIdx.x % 32 == 0) control_main(&SHARED->args, SHARED);
 }
 
-// Code that every layer of a decode step runs spills nothing, up to 8 rows (13: LM_HEAD), except
-// for some words of attention that holds keys and values. check_kernels: function compute_one_row
-// spills 0 check_kernels: function compute_one_row spills 28 on sm_100a check_kernels: function
-// code_whole_one spills 24 check_kernels: function code_whole_one spills 32 on odd check_kernels:
-// function code_wholeE spills 0 check_kernels: function code_step_one spills 24 check_kernels:
-// function code_step_one spills 32 on odd check_kernels: function code_teams spills 0
+/* Code that every layer of a decode step runs spills nothing, up to 8 rows (13: LM_HEAD), except
+ * for some words of attention that holds keys and values. */
+// clang-format off
+// check_kernels: function compute_one_row spills 0
+// check_kernels: function compute_one_row spills 28 on sm_100a
+// check_kernels: function code_whole_one spills 24
+// check_kernels: function code_whole_one spills 32 on odd
+// check_kernels: function code_wholeE spills 0
+// check_kernels: function code_step_one spills 24
+// check_kernels: function code_step_one spills 32 on odd
+// check_kernels: function code_teams spills 0
 // check_kernels: function code_teams spills 12 on sm_80
 // check_kernels: function code_teams spills 8 on odd.sm_90a
 // check_kernels: function step_items spills 16
@@ -547,6 +552,7 @@ CODE(void, role_control, void) {
 // check_kernels: function code_latentEv spills 208 on deepseek-v2-lite.sm_80
 // check_kernels: function packed_linearILi4ELi4ELi2ELi4E spills 168 on deepseek-v2-lite.sm_80
 // check_kernels: qn_mega registers 168 stack 384 spills 116
+// clang-format on
 extern "C" __global__ void __launch_bounds__(CUDA_BLOCK_THREADS, 1)
     qn_mega(const __grid_constant__ struct cuda_args args) {
     const uint32_t resume = rt_load_relaxed(&args.rt.shared->resume);
