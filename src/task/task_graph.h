@@ -35,7 +35,7 @@ enum task_stage {
 };
 const char *task_stage_name(enum task_stage stage);
 
-enum { NO_EVENT = -1, NO_WORKER = -1, TASK_MAX_ACCESS = 8 };
+enum { NO_EVENT = -1, NO_WORKER = -1, TASK_MAX_ACCESS = OP_MAX_IN + OP_MAX_OUT };
 
 /* A rectangle of a tensor in its first two dimensions: rows [row0,row1) x columns [col0,col1), with
  * all that further dimensions have; of a state tensor the columns are head units. A slice of a
