@@ -23,8 +23,6 @@ struct planner {
 
 /* ---- attention ---- */
 
-/* Rows of a model with experts that have it: with 64 a kernel waited for ever (docs/experts.md). */
-enum { WHOLE_EXPERT_ROWS = 16 };
 enum { BY_HEADS, BY_SPLIT, BY_STEP, BY_WHOLE };
 
 static uint32_t pieces_of(const struct planner *p) {
@@ -61,8 +59,6 @@ static const char *not_whole(const struct planner *p) {
     const char *why = not_joined(p);
     if (why != NULL) return why;
     if (r->device->kind != DEVICE_CUDA) return "CUDA only";
-    if (r->spec->experts.n != 0 && p->n_rows > WHOLE_EXPERT_ROWS)
-        return "up to 16 rows of a model with experts";
     if (r->whole_from == 0 || p->n_rows < r->whole_from) return "attention=whole is not asked for";
     if (p->decode_only) return NULL;
     if (fills_workers(p)) return "rows of one request would read its pieces one by one";

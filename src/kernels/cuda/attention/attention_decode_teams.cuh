@@ -110,11 +110,21 @@ DEV void team_clear(const struct warp_context *c, uint32_t n, struct share_kv *x
             if (share_value_row(c, v) >= n) x->v[i][v] = make_uint4(0, 0, 0, 0);
 }
 
+/* Where a share of the team's item lies: a page of another warp. */
+struct team_page {
+    uint32_t slot, parity;
+};
+DEV struct team_page team_page_of(const struct warp_context *c, const struct team *f,
+                                  uint32_t share) {
+    const uint32_t warp = (share + c->turn) % WARPS;
+    const uint32_t count = page_after(page_of_warp(c, warp), f->number);
+    return {page_slot(warp, count), page_parity(count)};
+}
+
 /* The warp's shares of the team's item. */
 DEV void team_attend(const struct warp_context *c, const struct team *f,
                      const struct attention_item *w) {
     const struct attention_step s = item_step(w);
-    const uint32_t count = page_after(c->page, f->number);
     struct attention_rows rows;
     struct share_at at[TEAM_SHARES];
     float p[TEAM_SHARES][2][4];
@@ -122,9 +132,9 @@ DEV void team_attend(const struct warp_context *c, const struct team *f,
 #pragma unroll
     for (int i = 0; i < TEAM_SHARES; i++) {
         const uint32_t share = f->warp + i * TEAM_WARPS, first = SHARE_POSITIONS * share;
-        const uint32_t slot = page_slot((share + c->turn) % WARPS, count);
-        const char *page = RING + slot * CUDA_PAGE_BYTES;
-        barrier_wait_acquire_cta(&SHARED->page_full[slot], page_parity(count));
+        const struct team_page where = team_page_of(c, f, share);
+        const char *page = RING + where.slot * CUDA_PAGE_BYTES;
+        barrier_wait_acquire_cta(&SHARED->page_full[where.slot], where.parity);
         at[i] = share_at_of(c, page, page + SHARE_BYTES);
         decode_at_fresh(c, w->hi - 1, w->hi, first, f->heads + s.n_heads, &at[i]);
         uint4 k[2][PAIRS];
@@ -134,7 +144,7 @@ DEV void team_attend(const struct warp_context *c, const struct team *f,
 #pragma unroll
     for (int i = 0; i < TEAM_SHARES; i++) {
         const uint32_t share = f->warp + i * TEAM_WARPS, first = SHARE_POSITIONS * share;
-        const uint32_t slot = page_slot((share + c->turn) % WARPS, count);
+        const uint32_t slot = team_page_of(c, f, share).slot;
         const bool there = item_sees(w, first);
         float max[2], sum[2];
         struct share_kv x;

@@ -260,6 +260,15 @@ DEV uint32_t page_next(uint32_t count) {
     return count == 2 * RING_DEPTH - 1 ? 0 : count + 1;
 }
 
+/* The number of a warp's next page. Warps before the one that gets the next page have had one page
+ * more than that one and those after it. */
+DEV uint32_t page_of_warp(const struct warp_context *c, uint32_t warp) {
+    const bool more = warp < c->turn, own = c->warp < c->turn;
+    if (more == own) return c->page;
+    if (more) return page_next(c->page);
+    return c->page == 0 ? 2 * RING_DEPTH - 1 : c->page - 1;
+}
+
 /* The n-th page after page number `count`; n < 2 * RING_DEPTH. */
 DEV uint32_t page_after(uint32_t count, uint32_t n) {
     return count + n < 2 * RING_DEPTH ? count + n : count + n - 2 * RING_DEPTH;
