@@ -496,9 +496,7 @@ static void test_wide_batches(void **state) {
 /* More requests than ATTENTION_STEP takes decode together: each row is another request's, so that
  * ATTENTION_WHOLE does, in graphs of 32 rows and of 64. Against the model row by row. Without the
  * first one all contexts are a piece each. */
-static void test_many(void **state) {
-    (void)state;
-    need_gpu();
+static void check_many(const char *config) {
     enum { N_MANY = 34 };
     char dir[] = "/tmp/quern-many-XXXXXX";
     static struct request q[N_MANY];
@@ -507,7 +505,7 @@ static void test_many(void **state) {
         .dir = dir, .coarse = true, .max_batched = 1, .n_workers = 4, .dummy = true};
     const struct rig_options many[] = {{.max_batched = 32}, {.max_batched = 64, .n_workers = 3}};
     struct rig r;
-    write_model(dir, "{" FOUR_HEADS MADE_UP("256", "331") "}");
+    write_model(dir, config);
     open_well(&backend_cuda, &rows, &r);
     for (uint32_t i = 0; i < N_MANY; i++) {
         const uint32_t n_prompt = i == 0 ? 130 : i == 20 ? 33 : 1 + i % 3;
@@ -535,6 +533,19 @@ static void test_many(void **state) {
         rig_close(&r);
     }
     drop_model(dir);
+}
+
+static void test_many(void **state) {
+    (void)state;
+    need_gpu();
+    check_many("{" FOUR_HEADS MADE_UP("256", "331") "}");
+}
+
+/* Experts' pages are no multiple of eight, so warps have had different numbers of pages. */
+static void test_many_experts(void **state) {
+    (void)state;
+    need_gpu();
+    check_many(EXPERTS("256", "12", "3", "328"));
 }
 
 /* Rows too long for a task to stage: what an MLP, or attention, makes of a single one is packed,
@@ -1001,6 +1012,7 @@ int main(void) {
         cmocka_unit_test(test_sentinels),
         cmocka_unit_test(test_latents),
         cmocka_unit_test(test_many),
+        cmocka_unit_test(test_many_experts),
         cmocka_unit_test(test_mixed_windows),
         cmocka_unit_test(test_same_from_shared_blocks),
         cmocka_unit_test(test_prompt_is_scored),
