@@ -43,7 +43,7 @@ few="short_jit_sm80|short_(step|whole)_sm80" # nothing new before sm_90; 26 mult
 if [ "${1:-}" = --quick ]; then
     shift
     slow="$slow|hostile/test_(tokenizers|nomem)|(engine|inspect)/test_(engine|shapes|trace|view|golden_plan|scheduling)|search/|grammar/(generate|oracle)|server/test_(faults|lifecycle)|real/|cli/(bench|profile|compile_options|graph)|emulator/|device/[^t]"
-    few="short_(masks|experts|sm|jit|step|whole_sm|pairs|transport|polls)|inspect/test_trace"
+    few="short_(masks|sm|jit|step|whole_sm|pairs|transport|polls)|inspect/test_trace"
     yields="-DQN_STRESS=ON"
 fi
 

@@ -275,8 +275,8 @@ DEV struct attention_rows rows_sight(const struct warp_context *c) {
     return rows;
 }
 
-/* Whether all of the warp's rows see all of the piece that begins at `first`: most do, and the
- * comparisons are a sixth of softmax. */
+/* Whether all of the warp's rows see all of the piece that begins at `first`. Most do, and need no
+ * comparisons. */
 DEV bool rows_see_all(const struct warp_context *c, uint32_t first) {
     const struct attention_rows rows = rows_sight(c);
     return __all_sync(~0u, max(rows.lo[0], rows.lo[1]) <= first &&

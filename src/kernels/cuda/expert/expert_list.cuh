@@ -45,6 +45,7 @@ DEV struct expert_entry expert_entries(const struct expert_list *list, uint32_t 
     const uint32_t slot0 = (uint32_t)load_index_l2(at + EXPERT_FIRST);
     const uint32_t slot1 = (uint32_t)load_index_l2(at + EXPERT_END);
     const uint32_t missing = __ballot_sync(~0u, i >= list->rows || expert < 0);
+    __syncwarp(); /* all lanes have read before one asks for a page, after which ROUTE may write */
     *n = __popc((missing & -missing) - 1);
     const uint32_t end = min(slot1, list->n_slots);
     return {min((uint32_t)max(expert, 0), (uint32_t)QN_EXPERTS - 1), min(slot0, end), end};
