@@ -160,7 +160,7 @@ typedef struct qn_answer_info {
                                                 * and what stands between it and the rest. Static */
 } qn_answer_info;
 /* Fills *info up to its struct_size, which the caller has set; tokenizer may be NULL. Errors:
- * QN_EINVAL names the parser that is not known, and those that are. */
+ * QN_EINVAL names the unknown parser and lists the known ones. */
 QN_API int qn_answer_get_info(const qn_answer_params *params, const qn_tokenizer *tokenizer,
                               qn_answer_info *info, qn_error *error);
 
@@ -305,13 +305,13 @@ typedef struct qn_engine_stats {
     size_t struct_size;
     uint32_t requests_running; /* hold KV blocks */
     uint32_t requests_waiting; /* for a place or for KV blocks */
-    /* Of qn_engine_info.kv_blocks: those of running requests; those that none of them holds, with
-     * a text that a request may begin with (the prefix cache); the rest. */
+    /* qn_engine_info.kv_blocks in three parts: blocks of running requests; other blocks whose text
+     * a request may begin with (the prefix cache); the rest. */
     uint64_t kv_blocks_held, kv_blocks_cached, kv_blocks_free;
     /* Since the engine is open. */
     uint64_t preemptions;          /* times that a request gave its KV blocks to others */
     uint64_t prefix_cache_queries; /* prompt tokens of requests that gave a token ... */
-    uint64_t prefix_cache_hits;    /* ... and those that the prefix cache had */
+    uint64_t prefix_cache_hits;    /* ... and prompt tokens that the prefix cache had */
 } qn_engine_stats;
 /* Fills *stats up to its struct_size, which the caller has set. Errors: QN_EINVAL (it is not; a
  * child of fork). */

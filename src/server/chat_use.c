@@ -1,6 +1,7 @@
 #include "server/chat_use.h"
 
 #include "base/checked.h"
+#include "server/gen.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -243,4 +244,15 @@ void chat_use_free(struct chat_use *u) {
     json_decref(u->kwargs);
     strbuf_fini(&u->tools_text);
     *u = (struct chat_use){0};
+}
+
+int chat_use_work(struct call *c, const struct format *format, chat_read_fn *read) {
+    struct chat_use use = {0};
+    char *text = NULL;
+    TRY(gen_new(c, format));
+    int rc = chat_use_read(c, &use);
+    if (rc == QN_OK) rc = read(c->gen, &use, &text);
+    chat_use_free(&use);
+    qn_free(text);
+    return rc;
 }

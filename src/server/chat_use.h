@@ -30,4 +30,12 @@ struct chat_use {
 int chat_use_read(struct call *c, struct chat_use *u);
 void chat_use_free(struct chat_use *u);
 
+/* The work of a route: makes the call's gen, then reads what the request says of
+ * tools and thoughts, then its body. *text, from `read`: the conversation as the template has it;
+ * freed here. */
+struct gen;
+struct format;
+typedef int chat_read_fn(struct gen *g, const struct chat_use *u, char **text);
+int chat_use_work(struct call *c, const struct format *format, chat_read_fn *read);
+
 #endif

@@ -206,14 +206,7 @@ static int read_body(struct gen *g, const struct chat_use *u, char **text) {
 }
 
 int messages_work(struct call *c) {
-    struct chat_use use = {0};
-    char *text = NULL;
-    TRY(gen_new(c, &format));
-    int rc = chat_use_read(c, &use);
-    if (rc == QN_OK) rc = read_body(c->gen, &use, &text);
-    chat_use_free(&use);
-    qn_free(text);
-    return rc;
+    return chat_use_work(c, &format, read_body);
 }
 
 int messages_count(struct call *c) {

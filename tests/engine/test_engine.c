@@ -1,6 +1,7 @@
 /* test_engine.c - the engine through its public interface: golden models against the reference's
  * greedy continuations; the same bits in any company, chunking and number of workers; stop strings;
  * cancel; two engines at once; what is refused. */
+#include "golden_models.h"
 #include "quern.h"
 
 #include <jansson.h>
@@ -205,42 +206,9 @@ static void test_golden_isas(void **state) {
 
 static void test_golden(void **state) {
     (void)state;
-    static const char *const models[] = {
-        "deepseek-v2-dense",
-        "deepseek-v2-f16",
-        "deepseek-v2-lite",
-        "deepseek-v2-yarn",
-        "llama-linear",
-        "llama-longrope",
-        "llama-yarn",
-        "llama2-mha",
-        "llama3-rope-parameters",
-        "llama3-rope-scaling",
-        "mistral",
-        "mistral-longrope",
-        "mistral-mixed",
-        "mistral-window",
-        "mistral-yarn",
-        "mixtral",
-        "mixtral-window",
-        "qwen2",
-        "qwen2-dynamic",
-        "qwen2-mixed",
-        "qwen2-moe",
-        "qwen2-moe-normed",
-        "qwen2-window",
-        "qwen3",
-        "qwen3-mixed",
-        "qwen3-moe",
-        "qwen3-moe-all",
-        "qwen3-moe-sparse",
-        "qwen3-mqa",
-        "qwen3-tied",
-        "qwen3-yarn",
-    };
-    for (size_t i = 0; i < sizeof models / sizeof models[0]; i += EACH(5)) {
-        check_model(models[i], NULL, NULL);
-        check_model(models[i], "float32", NULL);
+    for (size_t i = 0; i < sizeof golden_models / sizeof golden_models[0]; i += EACH(5)) {
+        check_model(golden_models[i], NULL, NULL);
+        check_model(golden_models[i], "float32", NULL);
     }
 }
 

@@ -2,6 +2,7 @@
  * graph; graphs with a planted error are refused, with the operator named. */
 #include "base/checked.h"
 #include "block/kgraph_prove.h"
+#include "golden_models.h"
 #include "model/family.h"
 #include "model/model.h"
 #include "plan/variant.h"
@@ -123,38 +124,6 @@ static void every_cut_is_the_model(void **state) {
 
 /* ---- golden models ---- */
 
-static const char *const golden_names[] = {"deepseek-v2-dense",
-                                           "deepseek-v2-f16",
-                                           "deepseek-v2-lite",
-                                           "deepseek-v2-yarn",
-                                           "llama-linear",
-                                           "llama-longrope",
-                                           "llama-yarn",
-                                           "llama2-mha",
-                                           "llama3-rope-parameters",
-                                           "llama3-rope-scaling",
-                                           "mistral",
-                                           "mistral-longrope",
-                                           "mistral-mixed",
-                                           "mistral-window",
-                                           "mistral-yarn",
-                                           "mixtral",
-                                           "mixtral-window",
-                                           "qwen2",
-                                           "qwen2-dynamic",
-                                           "qwen2-mixed",
-                                           "qwen2-moe",
-                                           "qwen2-moe-normed",
-                                           "qwen2-window",
-                                           "qwen3",
-                                           "qwen3-mixed",
-                                           "qwen3-moe",
-                                           "qwen3-moe-all",
-                                           "qwen3-moe-sparse",
-                                           "qwen3-mqa",
-                                           "qwen3-tied",
-                                           "qwen3-yarn"};
-
 /* A golden model, with the meaning of its reference graph. */
 struct golden {
     struct model *model;
@@ -225,9 +194,9 @@ static uint32_t prove_golden(const struct golden *of) {
 static void golden_models_are_proved(void **state) {
     (void)state;
     uint32_t n_proved = 0;
-    for (size_t i = 0; i < COUNT_OF(golden_names); i++) {
+    for (size_t i = 0; i < COUNT_OF(golden_models); i++) {
         struct golden of;
-        golden_init(&of, golden_names[i]);
+        golden_init(&of, golden_models[i]);
         n_proved += prove_golden(&of);
         golden_fini(&of);
     }
