@@ -94,47 +94,79 @@ DEV struct latent_item latent_item_of(const struct cuda_task *task, uint32_t i) 
     return w;
 }
 
-/* A warp asks for those of its positions of the part at `first` that lie in [from, end); what no
- * row may see becomes zeros, if `clears`. */
+/* The lane's position, of its warp's of the part at `first`. */
+enum { LATENT_MINE = LATENT_PART / WARPS };
+DEV uint32_t latent_own(const struct warp_context *c, uint32_t first) {
+    return first + c->warp * LATENT_MINE + c->lane % LATENT_MINE;
+}
+
+/* Where in the cache it lies, if the row sees it. */
+DEV uint32_t latent_own_row(const struct warp_context *c, const struct latent_item *w,
+                            uint32_t first) {
+    const uint32_t own = latent_own(c, first);
+    return own >= w->lo && own < w->hi ? kv_row(&SHARED->batch, w->slot, own) : 0;
+}
+
+/* A warp asks for those of its positions of the part at `first` that the row sees and that lie in
+ * [from, end). own_row: latent_own_row. */
 DEV void latent_ask(const struct warp_context *c, const struct cuda_task *task,
                     const struct latent_item *w, uint32_t first, uint32_t from, uint32_t end,
-                    bool clears) {
-    const uint32_t mine = LATENT_PART / WARPS, chunks = QN_KEY_DIM / 8;
-    const uint32_t begin = first + c->warp * mine;
-    const uint32_t own = begin + c->lane % mine;
-    const bool seen = own >= w->lo && own < w->hi;
-    const uint32_t row = seen ? kv_row(&SHARED->batch, w->slot, own) : 0;
+                    uint32_t own_row) {
+    const uint32_t chunks = QN_KEY_DIM / 8, mine = first + c->warp * LATENT_MINE;
+    const uint32_t begin = max(max(mine, from), w->lo);
+    const uint32_t last = min(min(mine + LATENT_MINE, end), w->hi);
+    const uint32_t n = last > begin ? (last - begin) * chunks : 0;
 #pragma unroll 4
-    for (uint32_t i = c->lane; i < (mine * chunks + 31) / 32 * 32; i += 32) {
-        const uint32_t n = min(i / chunks, mine - 1), position = begin + n, chunk = i % chunks;
-        const uint64_t at = (uint64_t)__shfl_sync(~0u, row, n) * QN_KEY_DIM + 8 * chunk;
-        char *to = latent_key(position - first) +
-                   (LATENT_SWAPS ? 16 * chunk : latent_chunk(position, chunk));
-        if (i >= mine * chunks) continue;
-        if (position >= w->hi || position < w->lo) {
-            if (clears && latent_sees(w, position / SHARE_POSITIONS * SHARE_POSITIONS))
-                *(uint4 *)to = make_uint4(0, 0, 0, 0);
-        } else if (position >= from && position < end) {
-            copy16_async(to, (const uint16_t *)task->more + at);
-        }
+    for (uint32_t i = c->lane; i < (n + 31) / 32 * 32; i += 32) {
+        const uint32_t position = begin + min(i, n - 1) / chunks, chunk = i % chunks;
+        const uint32_t row = __shfl_sync(~0u, own_row, position - mine);
+        if (i < n)
+            copy16_async(latent_key(position - first) +
+                             (LATENT_SWAPS ? 16 * chunk : latent_chunk(position, chunk)),
+                         (const uint16_t *)task->more + (uint64_t)row * QN_KEY_DIM + 8 * chunk);
     }
 }
 
-/* The item's queries as 16-bit floats; zeros for heads that there are not. */
+/* A warp clears those of its positions of the part at `first` that the row does not see, in shares
+ * of which it sees some. */
+DEV void latent_clear(const struct warp_context *c, const struct latent_item *w, uint32_t first) {
+    const uint32_t chunks = QN_KEY_DIM / 8, mine = first + c->warp * LATENT_MINE;
+    if (!latent_sees(w, mine / SHARE_POSITIONS * SHARE_POSITIONS)) return;
+#pragma unroll 1
+    for (uint32_t position = mine; position < mine + LATENT_MINE; position++) {
+        if (position >= w->lo && position < w->hi) continue;
+        for (uint32_t chunk = c->lane; chunk < chunks; chunk += 32)
+            *(uint4 *)(latent_key(position - first) + latent_chunk(position, chunk)) =
+                make_uint4(0, 0, 0, 0);
+    }
+}
+
+/* The item's queries as 16-bit floats; zeros for heads that there are not. All of a thread's are
+ * asked for at once; beyond the last chunk that one again. */
 DEV void latent_queries(const struct warp_context *c, const struct cuda_task *task,
                         const struct latent_item *w) {
-    const uint32_t chunks = QN_KEY_DIM / 8, head0 = w->step * 16;
-    for (uint32_t i = c->thread; i < 16 * chunks; i += COMPUTE_THREADS) {
-        const uint32_t m = i / chunks, chunk = i % chunks;
-        const bool there = head0 + m < QN_N_HEADS;
-        const float *from = (const float *)task->in +
-                            ((uint64_t)w->row * QN_N_HEADS + (there ? head0 + m : 0)) * QN_KEY_DIM +
-                            8 * chunk;
-        float4 even = load4_l2(from), odd = load4_l2(from + 4);
-        if (!there) even = odd = make_float4(0, 0, 0, 0);
-        *(uint4 *)(shared_memory + LATENT_QUERIES + m * LATENT_ROW + latent_chunk(m, chunk)) =
-            make_uint4(pack_pair<KV_E>(even.x, even.y), pack_pair<KV_E>(even.z, even.w),
-                       pack_pair<KV_E>(odd.x, odd.y), pack_pair<KV_E>(odd.z, odd.w));
+    constexpr uint32_t CHUNKS = QN_KEY_DIM / 8, ALL = 16 * CHUNKS;
+    constexpr uint32_t N = (ALL + COMPUTE_THREADS - 1) / COMPUTE_THREADS;
+    const float *in =
+        (const float *)task->in + ((uint64_t)w->row * QN_N_HEADS + w->step * 16) * QN_KEY_DIM;
+    const uint32_t n_heads = min(QN_N_HEADS - w->step * 16, 16u);
+    float4 even[N], odd[N];
+#pragma unroll
+    for (uint32_t j = 0; j < N; j++) {
+        const uint32_t i = min(c->thread + j * COMPUTE_THREADS, ALL - 1);
+        const float *from = in + min(i / CHUNKS, n_heads - 1) * QN_KEY_DIM + i % CHUNKS * 8;
+        even[j] = load4_l2(from);
+        odd[j] = load4_l2(from + 4);
+    }
+#pragma unroll
+    for (uint32_t j = 0; j < N; j++) {
+        const uint32_t i = min(c->thread + j * COMPUTE_THREADS, ALL - 1), m = i / CHUNKS;
+        const uint4 of =
+            make_uint4(pack_pair<KV_E>(even[j].x, even[j].y), pack_pair<KV_E>(even[j].z, even[j].w),
+                       pack_pair<KV_E>(odd[j].x, odd[j].y), pack_pair<KV_E>(odd[j].z, odd[j].w));
+        if (c->thread + j * COMPUTE_THREADS >= ALL) break;
+        *(uint4 *)(shared_memory + LATENT_QUERIES + m * LATENT_ROW + latent_chunk(m, i % CHUNKS)) =
+            m < n_heads ? of : make_uint4(0, 0, 0, 0);
     }
 }
 
@@ -150,8 +182,9 @@ DEV void latent_scores(const struct warp_context *c, const struct latent_item *w
     const uint32_t share = c->warp, g = c->lane / 4;
     if (share >= LATENT_SHARES || !latent_sees(w, first + share * SHARE_POSITIONS)) return;
     const char *q = shared_memory + LATENT_QUERIES, *k = latent_key(share * SHARE_POSITIONS);
-    float p[2][4] = {}, max[2], sum[2];
-#pragma unroll 3
+    /* A score is the sum of four chains, which do not wait for each other. */
+    float chain[4][2][4] = {}, p[2][4], max[2], sum[2];
+#pragma unroll 6
     for (int i = 0; i < LATENT_PAIRS; i++) {
         const uint32_t chunk = 4 * i + c->lane % 4;
         const bool in = QN_KEY_DIM % 32 == 0 || 8 * chunk < QN_KEY_DIM;
@@ -163,10 +196,15 @@ DEV void latent_scores(const struct warp_context *c, const struct latent_item *w
             const uint32_t row = latent_key_row(c, u);
             uint4 x = {};
             if (in) x = *(const uint4 *)(k + row * LATENT_ROW + latent_chunk(row, chunk));
-            mma_16x8x16<KV_E>(p[u], make_uint4(a.x, b.x, a.y, b.y), x.x, x.y);
-            mma_16x8x16<KV_E>(p[u], make_uint4(a.z, b.z, a.w, b.w), x.z, x.w);
+            mma_16x8x16<KV_E>(chain[i % 2 * 2][u], make_uint4(a.x, b.x, a.y, b.y), x.x, x.y);
+            mma_16x8x16<KV_E>(chain[i % 2 * 2 + 1][u], make_uint4(a.z, b.z, a.w, b.w), x.z, x.w);
         }
     }
+#pragma unroll
+    for (int u = 0; u < 2; u++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            p[u][e] = (chain[0][u][e] + chain[1][u][e]) + (chain[2][u][e] + chain[3][u][e]);
     struct attention_rows rows;
     rows.lo[0] = rows.lo[1] = w->lo;
     rows.hi[0] = rows.hi[1] = w->hi;
@@ -198,9 +236,12 @@ DEV void latent_outputs(const struct warp_context *c, const struct latent_item *
         if (latent_sees(w, first + s * SHARE_POSITIONS))
 #pragma unroll
             for (int h = 0; h < 2; h++) y->max[h] = fmaxf(y->max[h], latent_max(s)[g + 8 * h]);
-#pragma unroll 1
-    for (uint32_t s = 0; s < LATENT_SHARES; s++) {
-        if (!latent_sees(w, first + s * SHARE_POSITIONS)) continue;
+    /* Shares of which the row sees nothing are the first or the last ones. */
+    const uint32_t begin = w->lo > first ? (w->lo - first) / SHARE_POSITIONS : 0;
+    const uint32_t end =
+        min((w->hi - first + SHARE_POSITIONS - 1) / SHARE_POSITIONS, (uint32_t)LATENT_SHARES);
+#pragma unroll 2
+    for (uint32_t s = begin; s < end; s++) {
         const uint4 weights = latent_probs(s)[c->lane];
         float factor[2];
 #pragma unroll
@@ -291,20 +332,43 @@ DEV void latent_store(const struct warp_context *c, const struct cuda_task *task
 /* ---- the task ---- */
 
 /* What lies in the keys' memory: of the part that begins at `first` all before `end` that the row
- * sees. */
+ * sees. own_row: where the lane's position lies in the cache. */
 struct latent_held {
-    uint32_t row, first, end;
+    uint32_t row, first, end, own_row;
 };
 
-/* Asks for the item's first part, as far as earlier iterations wrote it. */
+/* Asks for a part's positions before `end`, and clears others. */
+DEV struct latent_held latent_begin(const struct warp_context *c, const struct cuda_task *task,
+                                    const struct latent_item *w, uint32_t first, uint32_t end) {
+    const struct latent_held held = {w->row, first, end, latent_own_row(c, w, first)};
+    latent_ask(c, task, w, first, first, end, held.own_row);
+    latent_clear(c, w, first);
+    return held;
+}
+
+/* The first position of the item's first part. */
+DEV uint32_t latent_first(const struct latent_item *w) {
+    return max(w->piece * ATTENTION_PIECE, w->lo / LATENT_PART * LATENT_PART);
+}
+
+/* The item's first part, as far as earlier iterations wrote it. */
 DEV struct latent_held latent_ahead(const struct warp_context *c, const struct cuda_task *task,
                                     const struct latent_item *w) {
-    const uint32_t begin = w->piece * ATTENTION_PIECE;
-    const uint32_t first = max(begin, w->lo / LATENT_PART * LATENT_PART);
-    const uint32_t end = min(min(w->fresh, w->hi), first + LATENT_PART);
-    if (end <= first) return {~0u, 0, 0};
-    latent_ask(c, task, w, first, first, end, false);
-    return {w->row, first, end};
+    const uint32_t first = latent_first(w);
+    return latent_begin(c, task, w, first, max(min(w->fresh, first + LATENT_PART), first));
+}
+
+/* Asks for what is missing of the part at `at`. */
+DEV void latent_rest(const struct warp_context *c, const struct cuda_task *task,
+                     const struct latent_item *w, uint32_t at, struct latent_held *held) {
+    const uint32_t end = min(w->hi, at + LATENT_PART);
+    if (held->row != w->row || held->first != at) {
+        *held = latent_begin(c, task, w, at, end);
+    } else if (held->end < end) {
+        latent_ask(c, task, w, at, held->end, end, held->own_row);
+        held->end = end;
+    }
+    copy_commit();
 }
 
 /* Parts of the item's piece at hand, which begins at `first`. */
@@ -315,11 +379,7 @@ DEV void latent_piece(const struct warp_context *c, const struct cuda_task *task
     for (uint32_t at = first; at < first + ATTENTION_PIECE; at += LATENT_PART) {
         if (at >= w->hi) break;
         if (at + LATENT_PART <= w->lo) continue;
-        const bool here = held->row == w->row && held->first == at;
-        const uint32_t from = here ? held->end : at, end = min(w->hi, at + LATENT_PART);
-        if (!here || from < end) latent_ask(c, task, w, at, from, end, true);
-        *held = {w->row, at, end};
-        copy_commit();
+        latent_rest(c, task, w, at, held);
         copy_wait<0>();
         sync_compute();
         latent_scores(c, w, at);
@@ -338,6 +398,7 @@ DEV void latent_piece(const struct warp_context *c, const struct cuda_task *task
 DEV void latent_run(const struct warp_context *c, const struct cuda_task *task,
                     const struct latent_item *w, struct latent_held *held) {
     struct latent_state all = {}, piece = {};
+    latent_rest(c, task, w, latent_first(w), held);
     latent_queries(c, task, w);
 #pragma unroll 1
     for (uint32_t p = w->piece; p < w->piece_end; p++) {
@@ -351,7 +412,7 @@ DEV void latent_run(const struct warp_context *c, const struct cuda_task *task,
 
 /* A slice without items leaves the ring alone, as the loader knows. False: the launch ends. */
 DEV bool run_attention_latent(struct warp_context *c, const struct cuda_task *task) {
-    struct latent_held held = {~0u, 0, 0};
+    struct latent_held held = {~0u, 0, 0, 0};
     struct latent_item w = {};
     uint32_t i, end;
     latent_slice(SHARED, task->kind, task_window(task), task->unit0, task->unit1, &i, &end);

@@ -113,16 +113,20 @@ DEV void latent_columns_load(const struct warp_context *c, const struct cuda_tas
         latent_columns_plain<K>(c, in + at, k_tile, x);
 }
 
+/* In two chains, which do not wait for each other. */
 template <uint32_t K>
 DEV void latent_multiply(const struct warp_context *c, const uint4 *page,
                          const struct latent_columns *x, float sum[4]) {
+    float odd[4] = {};
 #pragma unroll
     for (int i = 0; i < 4; i++) sum[i] = 0;
 #pragma unroll
     for (int pair = 0; pair < CUDA_PAGE_K / 32; pair++) {
         if (K <= 32 * pair) break;
-        mma_pair(sum, page, pair, c->lane, x->b[pair]);
+        mma_pair(pair % 2 == 0 ? sum : odd, page, pair, c->lane, x->b[pair]);
     }
+#pragma unroll
+    for (int i = 0; i < 4; i++) sum[i] += odd[i];
 }
 
 /* Rows [row, row + n) of a tile. */
@@ -189,71 +193,192 @@ DEV void latent_heads_page(const struct warp_context *c, const struct cuda_task 
         }
 }
 
-/* What RoPE makes of element i of its QN_ROPE_DIM elements. */
-DEV float latent_turn(struct operand from, uint64_t angle, uint32_t i) {
-    const uint32_t half = QN_ROPE_DIM / 2, at = i % half;
-    const uint2 first = operand_ask(from, at), second = operand_ask(from, at + half);
-    const float a = operand_await(from, at, first);
-    const float b = operand_await(from, at + half, second);
-    const float cosine = __ldg(SHARED->args.rope_cos + angle + at);
-    const float sine = __ldg(SHARED->args.rope_sin + angle + at);
-    return i < half ? a * cosine - b * sine : b * cosine + a * sine;
+/* Elements at[0], at[1] and so on. All are asked for at once, until all are there. FLAGGED: what
+ * they are. */
+template <bool FLAGGED, uint32_t N>
+DEV void latent_load(struct operand from, const uint32_t (&at)[N], float (&v)[N]) {
+    from.flag = FLAGGED ? from.flag : 0;
+    ASSUME((from.flag != 0) == FLAGGED);
+    uint2 word[N];
+    bool there;
+    do {
+#pragma unroll
+        for (uint32_t i = 0; i < N; i++) word[i] = operand_ask(from, at[i]);
+        there = true;
+#pragma unroll
+        for (uint32_t i = 0; i < N; i++) there = there & word[i].y == from.flag;
+    } while (FLAGGED && !there && !operand_given_up());
+#pragma unroll
+    for (uint32_t i = 0; i < N; i++) v[i] = __uint_as_float(word[i].x);
+}
+template <uint32_t N>
+DEV void latent_load_any(struct operand from, const uint32_t (&at)[N], float (&v)[N]) {
+    if (from.flag != 0)
+        latent_load<true>(from, at, v);
+    else
+        latent_load<false>(from, at, v);
 }
 
-DEV uint64_t latent_angle(uint32_t row) {
-    return (uint64_t)turn_at(row, row_position(SHARED, row)) * (QN_ROPE_DIM / 2);
+/* The rotation of elements `at` and at + QN_ROPE_DIM / 2 of a row. It does not change within an
+ * iteration. */
+struct latent_turn {
+    float cosine, sine;
+};
+DEV struct latent_turn latent_turn_of(uint32_t row, uint32_t at) {
+    const uint64_t angle = (uint64_t)turn_at(row, row_position(SHARED, row)) * (QN_ROPE_DIM / 2);
+    return {__ldg(SHARED->args.rope_cos + angle + at), __ldg(SHARED->args.rope_sin + angle + at)};
+}
+DEV float latent_turn_first(struct latent_turn t, float a, float b) {
+    return fmaf(-b, t.sine, __fmul_rn(a, t.cosine));
+}
+DEV float latent_turn_second(struct latent_turn t, float a, float b) {
+    return fmaf(a, t.sine, __fmul_rn(b, t.cosine));
 }
 
-/* The task's turned elements of queries, of rows [row0, end). */
-DEV void latent_turn_queries(const struct warp_context *c, const struct cuda_task *task,
-                             uint32_t end) {
-    const uint32_t last = min(task->unit1, (uint32_t)LATENT_COLUMNS);
-    const uint32_t n = last > task->unit0 ? last - task->unit0 : 0;
-    const struct operand raw = operand_of(task->in, task, CUDA_IN_FLAGGED);
-#pragma unroll 1
-    for (uint32_t i = c->thread; i < n * (end - task->row0); i += COMPUTE_THREADS) {
-        const uint32_t row = task->row0 + i / n, u = task->unit0 + i % n;
-        const uint32_t h = u / QN_KEY_DIM, e = u % QN_KEY_DIM;
-        if (e < QN_VALUE_DIM) continue;
-        store_plain((float *)task->out + (uint64_t)row * LATENT_COLUMNS + u,
-                    latent_turn(operand_from(raw, latent_raw(task, row, h) + LATENT_NOPE),
-                                latent_angle(row), e - QN_VALUE_DIM));
+/* ... of queries: the turned elements among the task's, of rows [row0, end), each a thread's. */
+struct latent_turned {
+    uint32_t first, n; /* the task's first one of all of a row, how many it has of a row */
+};
+DEV uint32_t latent_turned_before(uint32_t u) {
+    const uint32_t e = u % QN_KEY_DIM;
+    return u / QN_KEY_DIM * QN_ROPE_DIM + (e > QN_VALUE_DIM ? e - QN_VALUE_DIM : 0);
+}
+DEV struct latent_turned latent_turned_of(const struct cuda_task *task) {
+    const uint32_t first = latent_turned_before(min(task->unit0, (uint32_t)LATENT_COLUMNS));
+    return {first, latent_turned_before(min(task->unit1, (uint32_t)LATENT_COLUMNS)) - first};
+}
+
+/* Number i of them. */
+struct latent_one {
+    uint32_t row, h, e;
+    struct latent_turn turn;
+};
+DEV struct latent_one latent_one_of(const struct cuda_task *task, struct latent_turned all,
+                                    uint32_t i) {
+    const uint32_t in_row = all.first + i % all.n;
+    struct latent_one one = {task->row0 + i / all.n, in_row / QN_ROPE_DIM, in_row % QN_ROPE_DIM};
+    one.turn = latent_turn_of(one.row, one.e % (QN_ROPE_DIM / 2));
+    return one;
+}
+
+DEV void latent_turn_query(const struct cuda_task *task, const struct latent_one *one) {
+    const uint32_t half = QN_ROPE_DIM / 2, at = one->e % half;
+    const struct operand raw = operand_from(operand_of(task->in, task, CUDA_IN_FLAGGED),
+                                            latent_raw(task, one->row, one->h) + LATENT_NOPE);
+    const uint32_t both[2] = {at, at + half};
+    float v[2];
+    latent_load_any(raw, both, v);
+    store_plain((float *)task->out + (uint64_t)one->row * LATENT_COLUMNS + one->h * QN_KEY_DIM +
+                    QN_VALUE_DIM + one->e,
+                one->e < half ? latent_turn_first(one->turn, v[0], v[1])
+                              : latent_turn_second(one->turn, v[0], v[1]));
+}
+
+/* Of a row's latent, and of its key, the elements of a lane. */
+enum {
+    KEPT = (QN_VALUE_DIM + 31) / 32,
+    KEPT_TURNED = (QN_ROPE_DIM / 2 + 31) / 32, /* pairs */
+    KEPT_ALL = KEPT + 2 * KEPT_TURNED,
+};
+
+/* What does not change within an iteration. */
+struct latent_kept {
+    float norm[KEPT];
+    struct latent_turn turn[KEPT_TURNED];
+};
+DEV struct latent_kept latent_kept_of(const struct warp_context *c, const struct cuda_task *task,
+                                      uint32_t row) {
+    struct latent_kept k;
+#pragma unroll
+    for (uint32_t i = 0; i < KEPT; i++)
+        k.norm[i] = __ldg((const float *)task->norm + min(c->lane + 32 * i, QN_VALUE_DIM - 1u));
+#pragma unroll
+    for (uint32_t i = 0; i < KEPT_TURNED; i++)
+        k.turn[i] = latent_turn_of(row, min(c->lane + 32 * i, QN_ROPE_DIM / 2 - 1u));
+    return k;
+}
+
+/* The lane's elements of a row's latent, then pairs of its key; beyond the last one that again. */
+DEV void latent_kept_load(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
+                          float (&v)[KEPT_ALL]) {
+    const uint32_t half = QN_ROPE_DIM / 2;
+    uint32_t at[KEPT_ALL];
+#pragma unroll
+    for (uint32_t i = 0; i < KEPT; i++) at[i] = min(c->lane + 32 * i, QN_VALUE_DIM - 1u);
+#pragma unroll
+    for (uint32_t i = 0; i < KEPT_TURNED; i++) {
+        at[KEPT + 2 * i] = QN_VALUE_DIM + min(c->lane + 32 * i, half - 1);
+        at[KEPT + 2 * i + 1] = at[KEPT + 2 * i] + half;
     }
+    latent_load_any(operand_from(operand_of(task->more, task, CUDA_MORE_FLAGGED),
+                                 (uint64_t)(row + 1) * task->n_pieces - QN_KEY_DIM),
+                    at, v);
 }
 
 /* A row's latent, normed, and its turned key, to the cache; by one warp. */
-DEV void latent_keep(const struct warp_context *c, const struct cuda_task *task, uint32_t row) {
-    const struct operand from = operand_from(operand_of(task->more, task, CUDA_MORE_FLAGGED),
-                                             (uint64_t)(row + 1) * task->n_pieces - QN_KEY_DIM);
-    const uint32_t position = row_position(SHARED, row);
+DEV void latent_keep(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
+                     const struct latent_kept *k) {
+    const uint32_t position = row_position(SHARED, row), half = QN_ROPE_DIM / 2;
     uint16_t *to = (uint16_t *)task->out2 + (uint64_t)row_kv_row(SHARED, row) * QN_KEY_DIM;
-    const uint64_t angle = latent_angle(row);
-    float v[(QN_VALUE_DIM + 31) / 32], squares = 0;
+    float v[KEPT_ALL], squares = 0;
+    latent_kept_load(c, task, row, v);
 #pragma unroll
-    for (uint32_t i = 0; i < (QN_VALUE_DIM + 31) / 32; i++) {
-        const uint32_t d = c->lane + 32 * i;
-        v[i] = d < QN_VALUE_DIM ? operand_await(from, d, operand_ask(from, d)) : 0;
-        squares = fmaf(v[i], v[i], squares);
-    }
+    for (uint32_t i = 0; i < KEPT; i++)
+        squares = fmaf(c->lane + 32 * i < QN_VALUE_DIM ? v[i] : 0, v[i], squares);
     const float eps = __uint_as_float(QN_LATENT_EPS_BITS);
     const float inv =
         inverse_sqrt_fast(__fadd_rn(__fmul_rn(warp_sum(squares), 1.0f / QN_VALUE_DIM), eps));
 #pragma unroll
-    for (uint32_t i = 0; i < (QN_VALUE_DIM + 31) / 32; i++) {
+    for (uint32_t i = 0; i < KEPT; i++) {
         const uint32_t d = c->lane + 32 * i;
-        if (d < QN_VALUE_DIM)
-            to[latent_at(position, d)] =
-                pack_one<KV_E>(v[i] * inv * __ldg((const float *)task->norm + d));
+        if (d < QN_VALUE_DIM) to[latent_at(position, d)] = pack_one<KV_E>(v[i] * inv * k->norm[i]);
     }
-    for (uint32_t i = c->lane; i < QN_ROPE_DIM; i += 32)
-        to[latent_at(position, QN_VALUE_DIM + i)] =
-            pack_one<KV_E>(latent_turn(operand_from(from, QN_VALUE_DIM), angle, i));
+#pragma unroll
+    for (uint32_t i = 0; i < KEPT_TURNED; i++) {
+        const uint32_t d = c->lane + 32 * i;
+        const float a = v[KEPT + 2 * i], b = v[KEPT + 2 * i + 1];
+        if (d >= half) continue;
+        to[latent_at(position, QN_VALUE_DIM + d)] =
+            pack_one<KV_E>(latent_turn_first(k->turn[i], a, b));
+        to[latent_at(position, QN_VALUE_DIM + half + d)] =
+            pack_one<KV_E>(latent_turn_second(k->turn[i], a, b));
+    }
+}
+
+/* Latents and turned elements before the pages, by warps without a page first: of both, what does
+ * not change within an iteration is loaded before the event. False: the launch ends. */
+DEV bool latent_heads_turn(struct warp_context *c, const struct cuda_task *task) {
+    const uint32_t end = max(min(task->row1, SHARED->batch.rows.n_rows), task->row0);
+    const struct latent_turned all = latent_turned_of(task);
+    const bool keeps = task->unit1 > LATENT_COLUMNS;
+    const uint32_t rank = (c->turn - 1 - c->warp) % WARPS, n_rows = end - task->row0;
+    const uint32_t after = (rank - (keeps ? n_rows : 0)) % WARPS;
+    uint32_t row = keeps ? task->row0 + rank : end, i = 32 * after + c->lane;
+    struct latent_kept kept = {};
+    struct latent_one one = {};
+    if (row < end) kept = latent_kept_of(c, task, row);
+    if (i < all.n * n_rows) one = latent_one_of(task, all, i);
+    if (!wait_ready(c)) return false;
+    if (c->thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
+#pragma unroll 1
+    while (row < end) {
+        latent_keep(c, task, row, &kept);
+        row += WARPS;
+        if (row < end) kept = latent_kept_of(c, task, row);
+    }
+#pragma unroll 1
+    while (i < all.n * n_rows) {
+        latent_turn_query(task, &one);
+        i += COMPUTE_THREADS;
+        if (i < all.n * n_rows) one = latent_one_of(task, all, i);
+    }
+    __syncwarp();
+    return true;
 }
 
 DEV bool run_latent_heads(struct warp_context *c, const struct cuda_task *task) {
     const uint32_t n_pages = task->block1 - task->block0;
-    if (!wait_ready(c)) return false;
-    if (c->thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
+    if (!latent_heads_turn(c, task)) return false;
 #pragma unroll 1
     for (uint32_t row = task->row0; row < task->row1; row += task->tile) {
         const struct latent_tile t = latent_tile_at(task, row);
@@ -265,11 +390,6 @@ DEV bool run_latent_heads(struct warp_context *c, const struct cuda_task *task) 
         }
         c->turn = turn_after(c->turn, n_pages);
     }
-    const uint32_t end = max(min(task->row1, SHARED->batch.rows.n_rows), task->row0);
-    latent_turn_queries(c, task, end);
-    if (task->unit1 > LATENT_COLUMNS)
-        for (uint32_t row = task->row0 + c->warp; row < end; row += WARPS)
-            latent_keep(c, task, row);
     return true;
 }
 
@@ -390,7 +510,7 @@ enum {
     MERGED_ROW = QN_VALUE_DIM * 2 + 64, /* bytes from a token to the next: other banks */
     MERGED_HEADS = cuda_merged_heads(QN_HEAD_VALUE_DIM),
     MERGED_BYTES = cuda_merged_bytes(QN_HEAD_VALUE_DIM, QN_VALUE_DIM),
-    MERGED_AT_ONCE = 8, /* pieces on their way */
+    MERGED_AT_ONCE = 8, /* pieces of a thread on their way */
 };
 static_assert(MERGED_BYTES <= SCRATCH_BYTES, "the host refuses others");
 
@@ -399,54 +519,114 @@ DEV char *merged_at(uint32_t head, uint32_t token, uint32_t d) {
     return SCRATCH + SCRATCH_BYTES - MERGED_BYTES + (head * PACK_ROWS + token) * MERGED_ROW + d * 2;
 }
 
-/* Columns d and d + 1 of a row's head, from its n pieces at `parts`. Beyond the last piece that one
- * again, which changes nothing: no branch while they are under way. */
-DEV float2 merged_columns(struct operand parts, uint32_t n, uint32_t d) {
-    float max = -INFINITY, sum = 0;
-    float2 out = {};
+/* A row's pieces of one head. */
+struct merged_parts {
+    struct operand at;
+    uint32_t n;
+};
+DEV struct merged_parts merged_parts_of(const struct cuda_task *task, uint32_t row, uint32_t head) {
+    struct merged_parts p;
+    uint32_t first;
+    p.n = row_pieces(SHARED, QN_SLIDING_WINDOW, row, &first);
+    const uint64_t at = ((uint64_t)row * QN_N_HEADS + head) * task->n_pieces + first;
+    p.at = operand_from(operand_of(task->in, task, CUDA_IN_FLAGGED), at * STATE_SIZE);
+    return p;
+}
+
+/* Two columns of a row's head. */
+struct merged_two {
+    float max, sum;
+    float2 out;
+};
+DEV void merged_add(struct merged_two *m, bool counts, float2 of, float2 v) {
+    const struct merge f = merge_factors(m->max, m->max == -INFINITY ? 0 : 1, of.x);
+    const float x = merge_value(&f, m->out.x, v.x), y = merge_value(&f, m->out.y, v.y),
+                sum = merge_value(&f, m->sum, of.y);
+    m->out.x = counts ? x : m->out.x;
+    m->out.y = counts ? y : m->out.y;
+    m->sum = counts ? sum : m->sum;
+    m->max = counts ? f.max : m->max;
+}
+
+/* Columns d and d + 1 of a head, from PIECES pieces at once of TOKENS rows. Beyond the last piece
+ * or row that one again, which changes nothing: no branch while they are under way. */
+template <uint32_t TOKENS, uint32_t PIECES>
+DEV void merged_columns(const struct merged_parts (&parts)[TOKENS], uint32_t most, uint32_t d,
+                        struct merged_two (&m)[TOKENS]) {
 #pragma unroll 1
-    for (uint32_t first = 0; first < n; first += MERGED_AT_ONCE) {
-        uint4 state[MERGED_AT_ONCE], value[MERGED_AT_ONCE];
+    for (uint32_t first = 0; first < most; first += PIECES) {
+        uint4 state[TOKENS][PIECES], value[TOKENS][PIECES];
 #pragma unroll
-        for (uint32_t j = 0; j < MERGED_AT_ONCE; j++) {
-            const struct operand from = operand_from(parts, min(first + j, n - 1) * STATE_SIZE);
-            state[j] = operand_ask2(from, 0);
-            value[j] = operand_ask2(from, (2 + d) / 2);
-        }
+        for (uint32_t k = 0; k < TOKENS; k++)
 #pragma unroll
-        for (uint32_t j = 0; j < MERGED_AT_ONCE; j++) {
-            const struct operand from = operand_from(parts, min(first + j, n - 1) * STATE_SIZE);
-            const float2 of = operand_await2(from, 0, state[j]); /* maximum and sum */
-            const float2 v = operand_await2(from, (2 + d) / 2, value[j]);
-            const struct merge f = merge_factors(max, max == -INFINITY ? 0 : 1, of.x);
-            const bool counts = first + j < n;
-            const float x = merge_value(&f, out.x, v.x), y = merge_value(&f, out.y, v.y),
-                        total = merge_value(&f, sum, of.y);
-            out.x = counts ? x : out.x;
-            out.y = counts ? y : out.y;
-            sum = counts ? total : sum;
-            max = counts ? f.max : max;
-        }
+            for (uint32_t j = 0; j < PIECES; j++) {
+                const struct merged_parts *p = &parts[k];
+                const struct operand from =
+                    operand_from(p->at, min(first + j, p->n - 1) * STATE_SIZE);
+                state[k][j] = operand_ask2(from, 0);
+                value[k][j] = operand_ask2(from, (2 + d) / 2);
+            }
+#pragma unroll
+        for (uint32_t k = 0; k < TOKENS; k++)
+#pragma unroll
+            for (uint32_t j = 0; j < PIECES; j++) {
+                const struct merged_parts *p = &parts[k];
+                const struct operand from =
+                    operand_from(p->at, min(first + j, p->n - 1) * STATE_SIZE);
+                const float2 of = operand_await2(from, 0, state[k][j]); /* maximum and sum */
+                const float2 v = operand_await2(from, (2 + d) / 2, value[k][j]);
+                merged_add(&m[k], first + j < p->n, of, v);
+            }
     }
-    const float by = reciprocal_fast(sum);
-    return make_float2(out.x * by, out.y * by);
 }
 
 /* Merges heads [first, last] of the tile's rows into scratch. */
-DEV void merged_make(const struct warp_context *c, const struct cuda_task *task,
-                     const struct latent_tile *t, uint32_t first, uint32_t last) {
-    const struct operand parts = operand_of(task->in, task, CUDA_IN_FLAGGED);
-    const uint32_t pairs = QN_VALUE_DIM / 2, n = (last - first + 1) * t->n * pairs;
+template <uint32_t TOKENS, uint32_t PIECES>
+DEV void merged_make_of(const struct warp_context *c, const struct cuda_task *task,
+                        const struct latent_tile *t, uint32_t first, uint32_t last, uint32_t most) {
+    const uint32_t pairs = QN_VALUE_DIM / 2, n = (last - first + 1) * pairs;
 #pragma unroll 1
-    for (uint32_t i = c->thread; i < n; i += COMPUTE_THREADS) {
-        const uint32_t d = i % pairs * 2, token = i / pairs % t->n, head = i / pairs / t->n;
-        const uint32_t row = t->row + token;
-        uint32_t piece;
-        const uint32_t n_pieces = row_pieces(SHARED, QN_SLIDING_WINDOW, row, &piece);
-        const uint64_t at = ((uint64_t)row * QN_N_HEADS + first + head) * task->n_pieces + piece;
-        const float2 v = merged_columns(operand_from(parts, at * STATE_SIZE), n_pieces, d);
-        *(uint32_t *)merged_at(head, token, d) = pack_pair<WEIGHT_E>(v.x, v.y);
-    }
+    for (uint32_t i = c->thread; i < n; i += COMPUTE_THREADS)
+#pragma unroll 1
+        for (uint32_t token = 0; token < t->n; token += TOKENS) {
+            const uint32_t d = i % pairs * 2, head = i / pairs;
+            struct merged_parts parts[TOKENS];
+            struct merged_two m[TOKENS];
+#pragma unroll
+            for (uint32_t k = 0; k < TOKENS; k++) {
+                parts[k] = merged_parts_of(task, t->row + min(token + k, t->n - 1), first + head);
+                m[k] = {-INFINITY, 0, {0, 0}};
+            }
+            merged_columns<TOKENS, PIECES>(parts, most, d, m);
+#pragma unroll
+            for (uint32_t k = 0; k < TOKENS; k++) {
+                const float by = reciprocal_fast(m[k].sum);
+                if (token + k < t->n)
+                    *(uint32_t *)merged_at(head, token + k, d) =
+                        pack_pair<WEIGHT_E>(m[k].out.x * by, m[k].out.y * by);
+            }
+        }
+}
+
+/* The most pieces that a row of the tile has. */
+DEV uint32_t merged_most(const struct warp_context *c, const struct latent_tile *t) {
+    uint32_t first;
+    if (t->n == 0) return 0;
+    return __reduce_max_sync(
+        ~0u, row_pieces(SHARED, QN_SLIDING_WINDOW, t->row + min(c->lane, t->n - 1), &first));
+}
+
+/* Short contexts: several rows at once. */
+DEV void merged_make(const struct warp_context *c, const struct cuda_task *task,
+                     const struct latent_tile *t, uint32_t first, uint32_t last, uint32_t most) {
+    if (most == 1 && t->n == 1)
+        merged_make_of<1, 1>(c, task, t, first, last, most);
+    else if (most == 1)
+        merged_make_of<MERGED_AT_ONCE, 1>(c, task, t, first, last, most);
+    else if (most == 2 && t->n > 1)
+        merged_make_of<MERGED_AT_ONCE / 2, 2>(c, task, t, first, last, most);
+    else
+        merged_make_of<1, MERGED_AT_ONCE>(c, task, t, first, last, most);
 }
 
 /* A page, as latent_values_page; heads of the group begin with number head0. */
@@ -484,17 +664,22 @@ DEV uint32_t latent_merge_end(const struct cuda_task *task, uint32_t b) {
 
 DEV bool run_latent_merge(struct warp_context *c, const struct cuda_task *task) {
     uint32_t *hint = task_hint(c, task);
+    struct latent_tile t = latent_tile_at(task, task->row0);
+    uint32_t most = merged_most(c, &t);
     if (!wait_ready(c)) return false;
     if (c->thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
 #pragma unroll 1
     for (uint32_t row = task->row0; row < task->row1; row += task->tile) {
-        const struct latent_tile t = latent_tile_at(task, row);
+        if (row != task->row0) {
+            t = latent_tile_at(task, row);
+            most = merged_most(c, &t);
+        }
 #pragma unroll 1
         for (uint32_t b = task->block0, end; b < task->block1; b = end) {
             end = latent_merge_end(task, b);
             const uint32_t n_pages = (end - b) * VALUES_TILES;
             const uint32_t head0 = latent_heads_of<QN_HEAD_VALUE_DIM>(b).first;
-            merged_make(c, task, &t, head0, latent_heads_of<QN_HEAD_VALUE_DIM>(end - 1).last);
+            merged_make(c, task, &t, head0, latent_heads_of<QN_HEAD_VALUE_DIM>(end - 1).last, most);
             sync_compute();
 #pragma unroll 1
             for (uint32_t i = (c->warp - c->turn) % WARPS; i < n_pages; i += WARPS) {
