@@ -5,10 +5,11 @@
  * ATTENTION_SPLIT one of the row's pieces, too. All warps of a block work on it. A row of the cache
  * is read once, as key and as value:
  *
- *   before the event   the first part's positions that earlier iterations wrote are asked for
- *   after it           the others; queries, rounded ─ barrier ─ a share of 16 positions a warp:
- *                      scores, probabilities against the share's own maximum ─ barrier ─ 64
- *                      columns of the values a warp, shares in order
+ *   before the event   the first part's positions that earlier iterations wrote are asked for, and
+ *                      where the others will lie in the cache is looked up
+ *   after it           the others are asked for; then all queries at once, rounded ─ barrier ─ a
+ *                      share of 16 positions a warp: scores, probabilities against the share's own
+ *                      maximum ─ barrier ─ 64 columns of the values a warp, shares in order
  *
  * A *part* is as many of a piece's positions as fit: all 128, or before Hopper half of them. Parts
  * are merged in order, pieces in order, with the operations of attention_merge.cuh, so whole and
@@ -20,7 +21,7 @@
  *
  *   0                keys [LATENT_PART][LATENT_ROW bytes]
  *   LATENT_QUERIES   [16][LATENT_ROW bytes]
- *   LATENT_PROBS     [share][32 lanes] registers of A
+ *   LATENT_PROBS     [share][32 lanes] registers of A; before them, where each warp's positions lie
  *   LATENT_STATES    maxima [share][16 rows], sums [share][16 rows]
  */
 #ifndef QN_CUDA_ATTENTION_ATTENTION_LATENT_CUH
@@ -94,30 +95,29 @@ DEV struct latent_item latent_item_of(const struct cuda_task *task, uint32_t i) 
     return w;
 }
 
-/* The lane's position, of its warp's of the part at `first`. */
+/* The lane's position, of its warp's of the part at `first`. Here the thread reads its number anew:
+ * what follows from it would else stay in registers through the products. */
 enum { LATENT_MINE = LATENT_PART / WARPS };
-DEV uint32_t latent_own(const struct warp_context *c, uint32_t first) {
-    return first + c->warp * LATENT_MINE + c->lane % LATENT_MINE;
+DEV uint32_t latent_own(uint32_t first) {
+    return first + thread_here() / 32 * LATENT_MINE + thread_here() % 32 % LATENT_MINE;
 }
 
 /* Where in the cache it lies, if the row sees it. */
-DEV uint32_t latent_own_row(const struct warp_context *c, const struct latent_item *w,
-                            uint32_t first) {
-    const uint32_t own = latent_own(c, first);
+DEV uint32_t latent_own_row(const struct latent_item *w, uint32_t first) {
+    const uint32_t own = latent_own(first);
     return own >= w->lo && own < w->hi ? kv_row(&SHARED->batch, w->slot, own) : 0;
 }
 
 /* A warp asks for those of its positions of the part at `first` that the row sees and that lie in
  * [from, end). own_row: latent_own_row. */
-DEV void latent_ask(const struct warp_context *c, const struct cuda_task *task,
-                    const struct latent_item *w, uint32_t first, uint32_t from, uint32_t end,
-                    uint32_t own_row) {
-    const uint32_t chunks = QN_KEY_DIM / 8, mine = first + c->warp * LATENT_MINE;
+DEV void latent_ask(const struct cuda_task *task, const struct latent_item *w, uint32_t first,
+                    uint32_t from, uint32_t end, uint32_t own_row) {
+    const uint32_t chunks = QN_KEY_DIM / 8, mine = first + thread_here() / 32 * LATENT_MINE;
     const uint32_t begin = max(max(mine, from), w->lo);
     const uint32_t last = min(min(mine + LATENT_MINE, end), w->hi);
     const uint32_t n = last > begin ? (last - begin) * chunks : 0;
-#pragma unroll 4
-    for (uint32_t i = c->lane; i < (n + 31) / 32 * 32; i += 32) {
+#pragma unroll 1
+    for (uint32_t i = thread_here() % 32; i < (n + 31) / 32 * 32; i += 32) {
         const uint32_t position = begin + min(i, n - 1) / chunks, chunk = i % chunks;
         const uint32_t row = __shfl_sync(~0u, own_row, position - mine);
         if (i < n)
@@ -129,13 +129,13 @@ DEV void latent_ask(const struct warp_context *c, const struct cuda_task *task,
 
 /* A warp clears those of its positions of the part at `first` that the row does not see, in shares
  * of which it sees some. */
-DEV void latent_clear(const struct warp_context *c, const struct latent_item *w, uint32_t first) {
-    const uint32_t chunks = QN_KEY_DIM / 8, mine = first + c->warp * LATENT_MINE;
+DEV void latent_clear(const struct latent_item *w, uint32_t first) {
+    const uint32_t chunks = QN_KEY_DIM / 8, mine = first + thread_here() / 32 * LATENT_MINE;
     if (!latent_sees(w, mine / SHARE_POSITIONS * SHARE_POSITIONS)) return;
 #pragma unroll 1
     for (uint32_t position = mine; position < mine + LATENT_MINE; position++) {
         if (position >= w->lo && position < w->hi) continue;
-        for (uint32_t chunk = c->lane; chunk < chunks; chunk += 32)
+        for (uint32_t chunk = thread_here() % 32; chunk < chunks; chunk += 32)
             *(uint4 *)(latent_key(position - first) + latent_chunk(position, chunk)) =
                 make_uint4(0, 0, 0, 0);
     }
@@ -236,12 +236,9 @@ DEV void latent_outputs(const struct warp_context *c, const struct latent_item *
         if (latent_sees(w, first + s * SHARE_POSITIONS))
 #pragma unroll
             for (int h = 0; h < 2; h++) y->max[h] = fmaxf(y->max[h], latent_max(s)[g + 8 * h]);
-    /* Shares of which the row sees nothing are the first or the last ones. */
-    const uint32_t begin = w->lo > first ? (w->lo - first) / SHARE_POSITIONS : 0;
-    const uint32_t end =
-        min((w->hi - first + SHARE_POSITIONS - 1) / SHARE_POSITIONS, (uint32_t)LATENT_SHARES);
-#pragma unroll 2
-    for (uint32_t s = begin; s < end; s++) {
+#pragma unroll 1
+    for (uint32_t s = 0; s < LATENT_SHARES; s++) {
+        if (!latent_sees(w, first + s * SHARE_POSITIONS)) continue;
         const uint4 weights = latent_probs(s)[c->lane];
         float factor[2];
 #pragma unroll
@@ -332,18 +329,25 @@ DEV void latent_store(const struct warp_context *c, const struct cuda_task *task
 /* ---- the task ---- */
 
 /* What lies in the keys' memory: of the part that begins at `first` all before `end` that the row
- * sees. own_row: where the lane's position lies in the cache. */
+ * sees. */
 struct latent_held {
-    uint32_t row, first, end, own_row;
+    uint32_t row, first, end;
 };
+
+/* Where the lane's position of that part lies in the cache, until probabilities come here: a
+ * register that lasted would be one too many. */
+DEV uint32_t *latent_held_row(const struct warp_context *c) {
+    return (uint32_t *)latent_probs(c->warp) + c->lane;
+}
 
 /* Asks for a part's positions before `end`, and clears others. */
 DEV struct latent_held latent_begin(const struct warp_context *c, const struct cuda_task *task,
                                     const struct latent_item *w, uint32_t first, uint32_t end) {
-    const struct latent_held held = {w->row, first, end, latent_own_row(c, w, first)};
-    latent_ask(c, task, w, first, first, end, held.own_row);
-    latent_clear(c, w, first);
-    return held;
+    const uint32_t own_row = latent_own_row(w, first);
+    *latent_held_row(c) = own_row;
+    latent_ask(task, w, first, first, end, own_row);
+    latent_clear(w, first);
+    return {w->row, first, end};
 }
 
 /* The first position of the item's first part. */
@@ -365,7 +369,7 @@ DEV void latent_rest(const struct warp_context *c, const struct cuda_task *task,
     if (held->row != w->row || held->first != at) {
         *held = latent_begin(c, task, w, at, end);
     } else if (held->end < end) {
-        latent_ask(c, task, w, at, held->end, end, held->own_row);
+        latent_ask(task, w, at, held->end, end, *latent_held_row(c));
         held->end = end;
     }
     copy_commit();
@@ -412,7 +416,7 @@ DEV void latent_run(const struct warp_context *c, const struct cuda_task *task,
 
 /* A slice without items leaves the ring alone, as the loader knows. False: the launch ends. */
 DEV bool run_attention_latent(struct warp_context *c, const struct cuda_task *task) {
-    struct latent_held held = {~0u, 0, 0, 0};
+    struct latent_held held = {~0u, 0, 0};
     struct latent_item w = {};
     uint32_t i, end;
     latent_slice(SHARED, task->kind, task_window(task), task->unit0, task->unit1, &i, &end);

@@ -7,11 +7,13 @@
  * block has rows of one head, or of several where heads are no multiples of 16; each is multiplied
  * by the activations of its own head, eight tokens at a time, straight from L2.
  *
- *   LATENT_HEADS    a dot product is one page: a warp stores it from its registers
+ *   LATENT_HEADS    a dot product is one page: a warp stores it from its registers. Latents and
+ *                   turned elements come before the pages, by warps without a page first
  *   LATENT_VALUES   a dot product is some pages, which are different warps'. Partial sums are added
  *                   in order of k
  *   LATENT_MERGE    the same of few rows, whose heads are merged from a context's pieces first,
- * with the operations of attention_merge.cuh; a thread has two columns of a head
+ * with the operations of attention_merge.cuh; a thread has two columns of a head, of up to eight
+ * rows at once where contexts are short
  *
  * Bytes: the pages once per tile of rows; the heads' activations, 4 * 256 a page and row, from L2.
  *
