@@ -3,14 +3,18 @@
  *
  * A warp has a row at a time, a lane its experts lane, lane + 32, ... A round finds the largest
  * logit among those that are left, of equal ones the lower id. With one row the list is the row's
- * experts. With more, each warp has a stretch of the rows: the warps count their rows' experts, the
- * counts become the places of each expert's slots, and the warps go through their rows again.
+ * experts. With up to ROUTE_FEW rows each row leaves a byte for each expert, 1 if it has it. After
+ * one barrier every warp adds these up, four experts in a word, so it knows all places; it stores
+ * some of the list's entries and the slots of its rows. With more rows, each warp has a stretch of
+ * the rows: the warps count their rows' experts, the counts become the places of each expert's
+ * slots, and the warps go through their rows again.
  *
- * Scratch:   0   first slot of an expert [QN_EXPERTS] u32
- *            +   of the scan [2][WARPS] u32
- *            +   an expert's slots [WARPS][QN_EXPERTS] u16: how many the warp has; then the place
- * of its next one, from the expert's first slot on
- *            +   experts of a row [row][QN_TOP_K] u16, of the first ROUTE_KEPT slots
+ * Scratch, few rows:   0   a row's experts [row][ROUTE_STRIDE] u8
+ * Scratch, more rows:  0   first slot of an expert [QN_EXPERTS] u32
+ *                      +   of the scan [2][WARPS] u32
+ *                      +   an expert's slots [WARPS][QN_EXPERTS] u16: how many the warp has; then
+ *                          the place of its next one, from the expert's first slot on
+ *                      +   experts of a row [row][QN_TOP_K] u16, of the first ROUTE_KEPT slots
  */
 #ifndef QN_CUDA_EXPERT_ROUTE_CUH
 #define QN_CUDA_EXPERT_ROUTE_CUH
@@ -22,7 +26,14 @@ enum {
     ROUTE_GROUP = QN_EXPERT_GROUPS != 0 ? QN_EXPERTS / (QN_EXPERT_GROUPS + !QN_EXPERT_GROUPS) : 0,
     ROUTE_FIXED_BYTES = QN_EXPERTS * (4 + 2 * WARPS) + 2 * WARPS * 4,
     ROUTE_KEPT = (SCRATCH_BYTES - ROUTE_FIXED_BYTES) / 2, /* slots */
+
+    /* Few rows: a lane adds up ROUTE_OWN experts that follow each other, four to a word. */
+    ROUTE_WORDS = (QN_EXPERTS + 127) / 128,
+    ROUTE_OWN = 4 * ROUTE_WORDS,
+    ROUTE_STRIDE = 32 * ROUTE_OWN,
+    ROUTE_FEW = SCRATCH_BYTES / ROUTE_STRIDE < 32 ? SCRATCH_BYTES / ROUTE_STRIDE : 32, /* rows */
 };
+static_assert(ROUTE_FEW <= 255 && ROUTE_FEW * QN_EXPERTS < 1 << 16, "counts of few rows");
 static_assert(ROUTE_FIXED_BYTES < SCRATCH_BYTES, "scratch");
 
 DEV uint32_t *route_first(void) {
@@ -37,50 +48,82 @@ DEV uint16_t *route_counts(uint32_t warp) {
 DEV uint16_t *route_kept(void) {
     return route_counts(WARPS);
 }
+DEV uint8_t *route_marks(uint32_t row) {
+    return (uint8_t *)SCRATCH + row * ROUTE_STRIDE;
+}
 
 /* ---- one row ---- */
 
-/* Bits of a row's experts: bit i of a lane is expert lane + 32 i. */
+/* A row's logits. Bit i of a lane is expert lane + 32 i. */
 struct route_row {
-    float logit[ROUTE_EACH]; /* what is no number counts as the smallest */
-    uint32_t left;           /* may still be chosen */
+    float logit[ROUTE_EACH + QN_EXPERT_GATES]; /* the last one is the gate */
+    float most;
     uint32_t chosen;
 };
 
-/* Numbers in the order of floats; 0 comes before all of them. */
+DEV bool route_is_expert(uint32_t i, uint32_t lane) {
+    return lane + 32 * i < QN_EXPERTS;
+}
+
+/* Numbers in the order of floats; 0 comes before all of them. What is no number counts as the
+ * smallest. */
 DEV uint32_t route_key(float v) {
     const uint32_t bits = __float_as_uint(v + 0.0f);
     if (v != v) return 1;
     return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
 }
 
-/* The expert with the largest logit among the bits `of`, of equal ones the lower id; ~0: none. */
-DEV uint32_t route_best(const struct route_row *r, uint32_t of, uint32_t lane) {
-    uint32_t key = 0, best = ~0u;
-#pragma unroll
-    for (uint32_t i = 0; i < ROUTE_EACH; i++) {
-        const uint32_t k = route_key(r->logit[i]);
-        if ((of >> i & 1) != 0 && k > key) {
-            key = k;
-            best = lane + 32 * i;
-        }
-    }
-    return __reduce_min_sync(~0u, key == __reduce_max_sync(~0u, key) ? best : ~0u);
+/* The float of a key. */
+DEV float route_value(uint32_t key) {
+    return __uint_as_float(key >> 31 != 0 ? key & 0x7fffffffu : ~key);
 }
 
-/* Leaves the groups with the largest logits, of equal ones the first. */
-DEV void route_groups(struct route_row *r, uint32_t lane) {
-    uint32_t closed = r->left;
-    r->left = 0;
+DEV uint32_t route_lane_most(const uint32_t (&key)[ROUTE_EACH]) {
+    uint32_t most = key[0];
+#pragma unroll
+    for (uint32_t i = 1; i < ROUTE_EACH; i++) most = max(most, key[i]);
+    return most;
+}
+
+/* Takes the largest key out, of equal ones the one of the lower id: it becomes 0. Returns the bit
+ * of its expert in the lane that has it, else 0. */
+DEV uint32_t route_take(uint32_t (&key)[ROUTE_EACH], uint32_t lane) {
+    const uint32_t own = route_lane_most(key), most = __reduce_max_sync(~0u, own);
+    uint32_t at = 0, lanes = __ballot_sync(~0u, own == most);
+#pragma unroll
+    for (uint32_t i = ROUTE_EACH; i-- > 0;)
+        if (key[i] == most) at = i;
+    if ((lanes & (lanes - 1)) != 0) {
+        const uint32_t id = own == most ? lane + 32 * at : ~0u;
+        lanes = __ballot_sync(~0u, id == __reduce_min_sync(~0u, id));
+    }
+    const uint32_t bit = (lanes >> lane & 1) << at;
+#pragma unroll
+    for (uint32_t i = 0; i < ROUTE_EACH; i++)
+        if ((bit >> i & 1) != 0) key[i] = 0;
+    return bit;
+}
+
+/* Leaves the keys of the groups with the largest logits, of equal ones the first; others become 0.
+ */
+DEV void route_groups(uint32_t (&key)[ROUTE_EACH], uint32_t lane) {
+    constexpr uint32_t EACH = ROUTE_GROUP > 0 ? ROUTE_GROUP : 1;
+    uint32_t closed[ROUTE_EACH];
+#pragma unroll
+    for (uint32_t i = 0; i < ROUTE_EACH; i++) closed[i] = key[i];
 #pragma unroll 1
     for (uint32_t k = 0; k < QN_EXPERT_TOP_GROUPS; k++) {
-        const uint32_t group = route_best(r, closed, lane) / max((uint32_t)ROUTE_GROUP, 1u);
+        const uint32_t bit = route_take(closed, lane);
+        const uint32_t id = bit != 0 ? lane + 32 * __popc(bit - 1) : 0;
+        const uint32_t group = __reduce_max_sync(~0u, id) / EACH;
 #pragma unroll
         for (uint32_t i = 0; i < ROUTE_EACH; i++)
-            if ((lane + 32 * i) / max((uint32_t)ROUTE_GROUP, 1u) == group)
-                r->left |= closed & 1u << i;
-        closed &= ~r->left;
+            if ((lane + 32 * i) / EACH == group) closed[i] = 0;
     }
+    /* A key that is closed still is of no such group. */
+#pragma unroll
+    for (uint32_t i = 0; i < ROUTE_EACH; i++)
+        if (closed[i] != 0) key[i] = 0;
 }
 
 /* A row's logits. */
@@ -92,24 +135,19 @@ DEV struct operand route_logits(const struct cuda_task *task, uint32_t row) {
 /* A row's experts. */
 DEV struct route_row route_choose(const struct cuda_task *task, uint32_t row, uint32_t lane) {
     struct route_row r;
-    uint32_t at[ROUTE_EACH];
-    r.left = r.chosen = 0;
+    uint32_t at[ROUTE_EACH + QN_EXPERT_GATES], key[ROUTE_EACH];
 #pragma unroll
-    for (uint32_t i = 0; i < ROUTE_EACH; i++) {
-        at[i] = min(lane + 32 * i, (uint32_t)QN_EXPERTS - 1);
-        r.left |= (lane + 32 * i < QN_EXPERTS) << i;
-    }
-    operand_load_all<ROUTE_EACH>(route_logits(task, row), at, r.logit);
-    const uint32_t all = r.left;
-    if (QN_EXPERT_GROUPS != 0) route_groups(&r, lane);
+    for (uint32_t i = 0; i < ROUTE_EACH; i++) at[i] = min(lane + 32 * i, (uint32_t)QN_EXPERTS - 1);
+    if (QN_EXPERT_GATES != 0) at[ROUTE_EACH + QN_EXPERT_GATES - 1] = QN_EXPERTS;
+    operand_load_all<ROUTE_EACH + QN_EXPERT_GATES>(route_logits(task, row), at, r.logit);
+#pragma unroll
+    for (uint32_t i = 0; i < ROUTE_EACH; i++)
+        key[i] = route_is_expert(i, lane) ? route_key(r.logit[i]) : 0;
+    r.most = route_value(__reduce_max_sync(~0u, route_lane_most(key)));
+    r.chosen = 0;
+    if (QN_EXPERT_GROUPS != 0) route_groups(key, lane);
 #pragma unroll 1
-    for (uint32_t k = 0; k < QN_TOP_K; k++) {
-        const uint32_t best = route_best(&r, r.left, lane);
-        const uint32_t bit = best % 32 == lane ? 1u << best / 32 % 32 : 0;
-        r.chosen |= bit;
-        r.left &= ~bit;
-    }
-    r.left = all;
+    for (uint32_t k = 0; k < QN_TOP_K; k++) r.chosen |= route_take(key, lane);
     return r;
 }
 
@@ -123,15 +161,10 @@ DEV float route_warp_sum(float v) {
 DEV void route_weigh(const struct cuda_task *task, const struct route_row *r, uint32_t row,
                      uint32_t lane) {
     float *weight = (float *)task->more + (uint64_t)row * (QN_TOP_K + QN_EXPERT_GATES);
-    float most = -INFINITY, all = 0, own = 0, p[ROUTE_EACH];
-#pragma unroll
-    for (uint32_t i = 0; i < ROUTE_EACH; i++)
-        if ((r->left >> i & 1) != 0) most = fmaxf(most, r->logit[i]);
-#pragma unroll
-    for (int d = 16; d > 0; d /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, d));
+    float all = 0, own = 0, p[ROUTE_EACH];
 #pragma unroll
     for (uint32_t i = 0; i < ROUTE_EACH; i++) {
-        p[i] = (r->left >> i & 1) != 0 ? exp_fast(r->logit[i] - most) : 0;
+        p[i] = route_is_expert(i, lane) ? exp_fast(r->logit[i] - r->most) : 0;
         all += p[i];
         own += (r->chosen >> i & 1) != 0 ? p[i] : 0;
     }
@@ -146,8 +179,7 @@ DEV void route_weigh(const struct cuda_task *task, const struct route_row *r, ui
         before += __popc(lanes);
     }
     if (QN_EXPERT_GATES != 0 && lane == 0) {
-        const struct operand logits = route_logits(task, row);
-        const float gate = operand_await(logits, QN_EXPERTS, operand_ask(logits, QN_EXPERTS));
+        const float gate = r->logit[ROUTE_EACH + QN_EXPERT_GATES - 1];
         store_plain(weight + QN_TOP_K, reciprocal_fast(1 + exp_fast(-gate)));
     }
 }
@@ -196,7 +228,109 @@ DEV void route_single(const struct warp_context *c, const struct cuda_task *task
     if (c->lane == 0) route_note_reads(QN_TOP_K);
 }
 
-/* ---- several rows ---- */
+/* ---- few rows ---- */
+
+/* A byte for each of the lane's experts, in four to a word: ROUTE_OWN that follow each other. */
+struct route_own {
+    uint32_t of[ROUTE_WORDS];
+};
+
+DEV uint32_t route_own_of(const struct route_own *own, uint32_t q) {
+    return own->of[q / 4] >> 8 * (q % 4) & 255;
+}
+
+/* Leaves a row's experts for all warps. */
+DEV void route_mark(const struct route_row *r, uint32_t row, uint32_t lane) {
+#pragma unroll
+    for (uint32_t i = 0; i < ROUTE_OWN; i++)
+        route_marks(row)[lane + 32 * i] = i < ROUTE_EACH ? r->chosen >> i & 1 : 0;
+}
+
+/* Those of them that are the lane's own. */
+DEV struct route_own route_marked(uint32_t row, uint32_t lane) {
+    struct route_own own;
+#pragma unroll
+    for (uint32_t k = 0; k < ROUTE_WORDS; k++)
+        own.of[k] = *((const uint32_t *)route_marks(row) + lane * ROUTE_WORDS + k);
+    return own;
+}
+
+DEV void route_add(struct route_own *to, struct route_own from) {
+#pragma unroll
+    for (uint32_t k = 0; k < ROUTE_WORDS; k++) to->of[k] += from.of[k];
+}
+
+/* First slots of the lane's own experts from the counts of all experts, in all warps. A warp stores
+ * some entries of the list. Returns how many experts are listed. */
+DEV uint32_t route_few_list(const struct warp_context *c, const struct cuda_task *task,
+                            const struct route_own *count, uint32_t (&first)[ROUTE_OWN]) {
+    uint32_t mine = 0, all; /* listed experts in the upper half, slots in the lower one */
+#pragma unroll
+    for (uint32_t q = 0; q < ROUTE_OWN; q++) {
+        const uint32_t n = route_own_of(count, q);
+        mine += n + (n > 0 ? 1u << 16 : 0);
+    }
+    const uint32_t before = warp_sum_before(mine, c->lane, &all);
+    uint32_t slot = before & 0xffff, at = before >> 16;
+#pragma unroll
+    for (uint32_t q = 0; q < ROUTE_OWN; q++) {
+        const uint32_t n = route_own_of(count, q);
+        first[q] = slot;
+        if (n > 0 && q % WARPS == c->warp)
+            route_put(task, at, c->lane * ROUTE_OWN + q, slot, slot + n);
+        slot += n;
+        at += n > 0;
+    }
+    return all >> 16;
+}
+
+/* Gives a row's slots the row. first: of an expert; before: its slots of earlier rows. */
+DEV void route_few_slots(const struct cuda_task *task, const uint32_t (&first)[ROUTE_OWN],
+                         const struct route_own *before, uint32_t row, uint32_t lane) {
+    const struct route_own own = route_marked(row, lane);
+    uint32_t place = row * QN_TOP_K;
+#pragma unroll
+    for (uint32_t q = 0; q < ROUTE_OWN; q++) {
+        const uint32_t lanes = __ballot_sync(~0u, route_own_of(&own, q) != 0);
+        place += __popc(lanes & ((1u << lane) - 1));
+    }
+#pragma unroll
+    for (uint32_t q = 0; q < ROUTE_OWN; q++) {
+        if (route_own_of(&own, q) == 0) continue;
+        store_word((uint32_t *)task->out2 + first[q] + route_own_of(before, q), place);
+        place++;
+    }
+}
+
+/* Up to ROUTE_FEW rows: warp w has rows w, w + WARPS, ... */
+DEV void route_few(const struct warp_context *c, const struct cuda_task *task, uint32_t n_rows) {
+    struct route_own count = {}, before = {};
+    uint32_t first[ROUTE_OWN];
+#pragma unroll 1
+    for (uint32_t row = c->warp; row < n_rows; row += WARPS) {
+        const struct route_row r = route_choose(task, row, c->lane);
+        route_mark(&r, row, c->lane);
+        route_weigh(task, &r, row, c->lane);
+    }
+    sync_compute();
+#pragma unroll 4
+    for (uint32_t row = 0; row < n_rows; row++) {
+        const struct route_own own = route_marked(row, c->lane);
+        route_add(&count, own);
+        if (row < c->warp) route_add(&before, own);
+    }
+    const uint32_t n = route_few_list(c, task, &count, first);
+#pragma unroll 1
+    for (uint32_t row = c->warp; row < n_rows;) {
+        route_few_slots(task, first, &before, row, c->lane);
+        const uint32_t next = row + WARPS;
+        for (; row < min(next, n_rows); row++) route_add(&before, route_marked(row, c->lane));
+    }
+    route_end(task, n, c->thread, COMPUTE_THREADS);
+    if (c->thread == 0) route_note_reads(n);
+}
+
+/* ---- more rows ---- */
 
 /* The rows of a warp. */
 struct route_stretch {
@@ -308,6 +442,10 @@ DEV void run_route(const struct warp_context *c, const struct cuda_task *task) {
     const uint32_t n_rows = min(SHARED->batch.rows.n_rows, task->k);
     if (task->k == 1) {
         if (c->warp == 0) route_single(c, task);
+        return;
+    }
+    if (n_rows <= ROUTE_FEW) {
+        route_few(c, task, n_rows);
         return;
     }
     const struct route_stretch rows = route_stretch_of(c->warp, n_rows);

@@ -1,17 +1,21 @@
 /* router.cuh - ROUTER: logits of experts. A token row is multiplied as two 16-bit rows, its
- * rounding and what that leaves, in two columns of a product that follow each other: a lane has
- * both dot products of a row. Pages come row block by row block. Partial sums are added up in
- * order.
+ * rounding and what that leaves. A lane has both dot products of a row, which it adds. Pages come
+ * row block by row block. Partial sums are added up in order.
  *
- *   row    one token row, in scratch: as it comes it is split, and its squares are added up
- *   rows   up to CUDA_ROUTER_ROWS token rows at a time, four to a product: a warp goes through all
- *          of them while it has a page, and reads them from L2, 1 KB a row and page
+ *   row    one token row, in scratch: as it comes it is split, and its squares are added up. Its
+ *          two 16-bit rows are two columns of one product
+ *   rows   up to CUDA_ROUTER_ROWS token rows at a time, eight to a product, of which there are two:
+ *          of roundings, and of what these leave. A warp goes through all rows while it has a page;
+ *          it reads them from L2, 1 KB a row and page, all of eight rows at once, and adds up the
+ *          squares of what it reads. The norm's weights of a warp's first page are in scratch
+ *          before the event
  *
  * Scratch, row:    0   the row's rounding, then what that leaves, 16 bits, whole k-tiles
  *                  +   partial sums x STREAM_TOKEN_FLOATS F32
  *                  +   squares [half of a k-tile] F32
  * Scratch, rows:   0   partial sums [token row] x STREAM_TOKEN_FLOATS F32
- *                  +   1 / rms [token row] F32
+ *                  +   the norm's weights [WARPS][column of a k-tile] F32
+ *                  +   squares [token row][k-tile] F32
  */
 #ifndef QN_CUDA_EXPERT_ROUTER_CUH
 #define QN_CUDA_EXPERT_ROUTER_CUH
@@ -20,14 +24,26 @@
 #include "kernels/cuda/matmul/matmul_stream.cuh"
 #include "kernels/cuda/matmul/matvec.cuh"
 
-enum { ROUTER_GROUP = 4 }; /* token rows of a product */
-static_assert(CUDA_ROUTER_ROWS * (CUDA_STREAM_TOKEN_BYTES + 4) <= SCRATCH_BYTES, "scratch");
+#define ROUTER_ROW_FITS (QN_HIDDEN <= CUDA_ROUTER_ROW_HIDDEN)
+
+enum {
+    ROUTER_GROUP = PACK_ROWS,        /* token rows of a product */
+    ROUTER_PAIRS = CUDA_PAGE_K / 32, /* of steps, in a k-tile */
+    ROUTER_FOURS = 2 * ROUTER_PAIRS, /* of a lane, in a k-tile of a row */
+};
+static_assert(CUDA_ROUTER_ROWS * (CUDA_STREAM_TOKEN_BYTES + ROW_TILES * 4) +
+                      WARPS * CUDA_PAGE_K * 4 <=
+                  SCRATCH_BYTES,
+              "scratch");
 
 DEV float *router_sums(uint32_t token) {
     return (float *)SCRATCH + token * STREAM_TOKEN_FLOATS;
 }
-DEV float *router_inverse_rms(uint32_t token) {
-    return router_sums(CUDA_ROUTER_ROWS) + token;
+DEV float *router_norm(uint32_t warp) {
+    return router_sums(CUDA_ROUTER_ROWS) + warp * CUDA_PAGE_K;
+}
+DEV float *router_squares(uint32_t token) {
+    return router_norm(WARPS) + token * ROW_TILES;
 }
 
 /* ---- several token rows ---- */
@@ -57,20 +73,6 @@ DEV void router_await(const struct warp_context *c, const struct router_rows *t)
     sync_compute();
 }
 
-/* 1 / rms of each row, by a warp. */
-DEV void router_norms(const struct warp_context *c, const struct router_rows *t) {
-    for (uint32_t token = c->warp; token < t->n; token += WARPS) {
-        float sum = 0;
-#pragma unroll 4
-        for (uint32_t tile = 0; tile < ROW_TILES; tile++) {
-            const uint32_t column = tile * CUDA_PAGE_K + 4 * c->lane;
-            const float lo = half_squares(router_four(t, token, column));
-            sum += lo + half_squares(router_four(t, token, column + CUDA_PAGE_K / 2));
-        }
-        if (c->lane == 0) *router_inverse_rms(token) = inverse_rms_of(sum);
-    }
-}
-
 /* Two values as a 16-bit pair: their rounding, or what that leaves. */
 DEV uint32_t router_pair(float a, float b, bool rest) {
     const uint32_t high = pack_pair<WEIGHT_E>(a, b);
@@ -78,50 +80,103 @@ DEV uint32_t router_pair(float a, float b, bool rest) {
     return pack_pair<WEIGHT_E>(a - unpack_low<WEIGHT_E>(high), b - unpack_high<WEIGHT_E>(high));
 }
 
-/* The B registers of a k-tile: token row `token` + lane / 8, its rounding in even columns. */
-DEV void router_gather(const struct warp_context *c, const struct router_rows *t, const float *norm,
-                       uint32_t token, uint32_t k_tile, struct fragments<1> *x) {
-    const uint32_t own = min(token + c->lane / 8, t->n - 1), j = c->lane % 4;
-    const bool rest = c->lane / 4 % 2 != 0;
+/* Brings the norm's weights of a k-tile into the warp's part of scratch. */
+DEV void router_norm_stage(const struct warp_context *c, const struct cuda_task *task,
+                           uint32_t k_tile) {
+    float4 *to = (float4 *)router_norm(c->warp);
+    __syncwarp(); /* the weights before are read */
 #pragma unroll
-    for (uint32_t pair = 0; pair < CUDA_PAGE_K / 32; pair++) {
-        const uint32_t column = k_tile * CUDA_PAGE_K + pair * 32 + 8 * j;
+    for (uint32_t four = c->lane; four < CUDA_PAGE_K / 4; four += 32) {
+        const uint32_t column = k_tile * CUDA_PAGE_K + 4 * four;
         const bool in = QN_HIDDEN % CUDA_PAGE_K == 0 || column < QN_HIDDEN;
-        uint32_t v[4];
-#pragma unroll
-        for (uint32_t i = 0; i < 2; i++) {
-            const float4 a = router_four(t, own, column + 4 * i);
-            const float4 w = __ldg((const float4 *)(norm + (in ? column : 0)) + i);
-            v[2 * i] = router_pair(a.x * w.x, a.y * w.y, rest);
-            v[2 * i + 1] = router_pair(a.z * w.z, a.w * w.w, rest);
-        }
-        x->of[0][pair] = make_uint4(v[0], v[1], v[2], v[3]);
+        to[four] = __ldg((const float4 *)((const float *)task->norm + (in ? column : 0)));
     }
+    __syncwarp();
 }
 
-/* Multiplies a page, which is the warp's n-th of the row block, with all rows: a product has rows
- * after the last one again. turn: its partial sum's place. */
-DEV void router_page(struct warp_context *c, const struct cuda_task *task,
-                     const struct router_rows *t, uint32_t page_idx, uint32_t turn) {
-    constexpr uint32_t k_tiles = cuda_k_tiles(QN_HIDDEN);
-    const uint32_t k_tile = cuda_page_tile(k_tiles, page_idx), g = c->lane / 4, j = c->lane % 4;
+/* The k-tile of a token row from which a lane makes its B registers: columns 32 pair + 8 (lane % 4)
+ * + {0 .. 7}. */
+struct router_tile {
+    float4 of[ROUTER_FOURS];
+};
+
+/* Asks for the k-tile of token row `token` + lane / 4; after the last row, of that one again. */
+DEV struct router_tile router_ask(const struct warp_context *c, const struct router_rows *t,
+                                  uint32_t token, uint32_t k_tile) {
+    const uint32_t own = min(token + c->lane / 4, t->n - 1);
+    const uint32_t column = k_tile * CUDA_PAGE_K + 8 * (c->lane % 4);
+    struct router_tile x;
+#pragma unroll
+    for (uint32_t i = 0; i < ROUTER_FOURS; i++)
+        x.of[i] = router_four(t, own, column + i / 2 * 32 + i % 2 * 4);
+    return x;
+}
+
+/* The sum of a k-tile's squares of the lane's row, in each lane that has a part of it. */
+DEV float router_tile_squares(const struct router_tile *x) {
+    float half[2];
+#pragma unroll
+    for (uint32_t h = 0; h < 2; h++) {
+        float squares[4];
+#pragma unroll
+        for (uint32_t q = 0; q < 4; q++) {
+            const float4 *v = x->of + 2 * (4 * h + q);
+            squares[q] = squares_of_four(v[0]) + squares_of_four(v[1]);
+        }
+        half[h] = half_squares_by_eights(squares);
+    }
+    return half[0] + half[1];
+}
+
+/* The B registers of two steps, times the norm's weights w: the rounding, or what that leaves. */
+DEV uint4 router_pairs(const float4 *v, const float4 *w, bool rest) {
+    uint32_t to[4];
+#pragma unroll
+    for (uint32_t i = 0; i < 2; i++) {
+        to[2 * i] = router_pair(v[i].x * w[i].x, v[i].y * w[i].y, rest);
+        to[2 * i + 1] = router_pair(v[i].z * w[i].z, v[i].w * w[i].w, rest);
+    }
+    return make_uint4(to[0], to[1], to[2], to[3]);
+}
+
+/* Multiplies a page, which is the warp's n-th of the row block, with all rows. turn: its partial
+ * sum's place. */
+DEV void router_page(struct warp_context *c, const struct router_rows *t, uint32_t page_idx,
+                     uint32_t k_tile, uint32_t turn) {
+    const uint32_t g = c->lane / 4, j = c->lane % 4;
+    const float4 *norm = (const float4 *)router_norm(c->warp) + 2 * j;
+    const bool first = page_idx < PARTIALS;
     const uint4 *page = page_acquire(c);
 #pragma unroll 1
     for (uint32_t token = 0; token < t->n; token += ROUTER_GROUP) {
-        float sum[4] = {};
-        struct fragments<1> x;
-        router_gather(c, t, (const float *)task->norm, token, k_tile, &x);
+        const struct router_tile x = router_ask(c, t, token, k_tile);
+        float high[4] = {}, rest[4] = {};
 #pragma unroll
-        for (int pair = 0; pair < CUDA_PAGE_K / 32; pair++)
-            mma_pair(sum, page, pair, c->lane, x.of[0][pair]);
-        if (token + j < t->n) {
-            float *to = router_sums(token + j) + turn * CUDA_PAGE_ROWS + g;
-            const bool first = page_idx < PARTIALS;
-            to[0] = (first ? 0 : to[0]) + (sum[0] + sum[1]);
-            to[8] = (first ? 0 : to[8]) + (sum[2] + sum[3]);
+        for (uint32_t pair = 0; pair < ROUTER_PAIRS; pair++) {
+            const float4 w[2] = {norm[8 * pair], norm[8 * pair + 1]};
+            mma_pair(high, page, pair, c->lane, router_pairs(x.of + 2 * pair, w, false));
+            mma_pair(rest, page, pair, c->lane, router_pairs(x.of + 2 * pair, w, true));
+        }
+        const float squares = router_tile_squares(&x);
+        if (j == 0 && token + g < t->n) router_squares(token + g)[k_tile] = squares;
+#pragma unroll
+        for (uint32_t i = 0; i < 2; i++) {
+            float *to = router_sums(token + 2 * j + i) + turn * CUDA_PAGE_ROWS + g;
+            if (token + 2 * j + i >= t->n) continue;
+            to[0] = (first ? 0 : to[0]) + (high[i] + rest[i]);
+            to[8] = (first ? 0 : to[8]) + (high[i + 2] + rest[i + 2]);
         }
     }
     page_release(c);
+}
+
+/* 1 / rms of a row. */
+DEV float router_inverse_rms(uint32_t token) {
+    const float *squares = router_squares(token);
+    float sum = squares[0];
+#pragma unroll
+    for (uint32_t tile = 1; tile < ROW_TILES; tile++) sum += squares[tile];
+    return inverse_rms_of(sum);
 }
 
 /* Stores the logits of a row block. */
@@ -132,35 +187,40 @@ DEV void router_results(const struct warp_context *c, const struct cuda_task *ta
     for (uint32_t token = c->thread / 16; token < t->n; token += 16)
         operand_store(task, (uint64_t)(t->row0 + token) * task->units + unit,
                       stream_sum<OP_ROUTER, QN_HIDDEN>(router_sums(token), r) *
-                          *router_inverse_rms(token));
+                          router_inverse_rms(token));
 }
 
 /* Runs a task of several token rows. False: the launch ends. */
 DEV bool router_run_rows(struct warp_context *c, const struct cuda_task *task) {
-    constexpr uint32_t k_tiles = cuda_k_tiles(QN_HIDDEN);
     struct router_rows t = {operand_of(task->in, task, CUDA_IN_FLAGGED), 0, 0};
+    uint32_t staged = cuda_page_tile(ROW_TILES, min((c->warp - c->turn) % WARPS, ROW_TILES - 1));
+    if (ROUTER_ROW_FITS) t.x.flag = 0; /* a single row has the other form */
+    router_norm_stage(c, task, staged);
     if (!wait_ready(c)) return false;
     if (c->thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
     const uint32_t end = min(SHARED->batch.rows.n_rows, task->row1);
     router_await(c, &t);
     for (t.row0 = task->row0; t.row0 < task->row1; t.row0 += task->tile) {
         t.n = t.row0 < end ? min(end - t.row0, (uint32_t)task->tile) : 0;
-        router_norms(c, &t);
         for (uint32_t b = task->block0; b < task->block1; b++) {
             const uint32_t turn = (c->warp - c->turn) % WARPS;
-            for (uint32_t i = turn; i < k_tiles; i += WARPS) router_page(c, task, &t, i, turn);
-            c->turn = turn_after(c->turn, k_tiles);
+            for (uint32_t i = turn; i < ROW_TILES; i += WARPS) {
+                const uint32_t k_tile = cuda_page_tile(ROW_TILES, i);
+                if (k_tile != staged) router_norm_stage(c, task, k_tile);
+                staged = k_tile;
+                router_page(c, &t, i, k_tile, turn);
+            }
+            c->turn = turn_after(c->turn, ROW_TILES);
             sync_compute();
             router_results(c, task, &t, b);
-            sync_compute(); /* the sums are read */
+            if (b + 1 < task->block1 || t.row0 + task->tile < task->row1)
+                sync_compute(); /* the sums are read */
         }
     }
     return true;
 }
 
 /* ---- one token row ---- */
-
-#define ROUTER_ROW_FITS (QN_HIDDEN <= CUDA_ROUTER_ROW_HIDDEN)
 
 enum { ROUTER_ROW_BYTES = ROW_TILES * CUDA_PAGE_K * 2 };
 static_assert(!ROUTER_ROW_FITS ||
