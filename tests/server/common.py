@@ -22,6 +22,7 @@ QUERN = os.path.realpath(sys.argv[1])
 # Resident memory is then the sanitizer's, too.
 SANITIZED = any(name in pathlib.Path(QUERN).read_bytes() for name in (b"__asan_init", b"__tsan_init"))
 TINY = "models/tiny"
+DEEP = bool(os.environ.get("SERVER_DEEP"))  # counts in full
 KNOWN = {"prompt": [1, 2, 3], "max_tokens": 24, "temperature": 0, "ignore_eos": True, "logprobs": 0}
 JSON = {"Content-Type": "application/json"}
 

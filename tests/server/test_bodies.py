@@ -3,10 +3,11 @@ with a 4xx (a 200 where the damage changed nothing), and the server goes on."""
 import json
 import random
 
-from common import Server, http, main
+from common import DEEP, SANITIZED, Server, http, main
 
 s = Server()
-COUNT = 1500
+COUNT = 10000 if DEEP else 1500
+GROWTH_KB = 8192
 JSON = {"Content-Type": "application/json"}
 GOOD = {
     "/v1/completions": {"prompt": "Once", "max_tokens": 1, "temperature": 0, "stop": ["x"], "logit_bias": {"5": 1},
@@ -96,9 +97,21 @@ def test_types():
     assert n > 3000 and refused > n / 2, (n, refused)
 
 
-def test_sound():
-    connection.close()
+def leave():
+    global connection
+    if connection:
+        connection.close()
+    connection = None
     s.check_sound()
+
+
+def test_sound():
+    """A second round of damaged bodies leaves memory as the first left it."""
+    leave()
+    before = s.rss()
+    test_damaged()
+    leave()
+    assert SANITIZED or s.rss() - before < GROWTH_KB, (before, s.rss())
     s.end()
 
 

@@ -2,11 +2,12 @@
 import http.client
 import json
 import random
+import resource
 import socket
 import threading
 import time
 
-from common import JSON, KNOWN, SANITIZED, Server, is_refused, known, main
+from common import DEEP, JSON, KNOWN, SANITIZED, Server, is_refused, known, main
 
 # The KV cache holds one request of full length: a block that is not given back shows.
 s = Server("--max-num-seqs", "4", "--max-queue", "8", "--max-connections", "400", "--kv-cache-memory-bytes", "6400000")
@@ -166,6 +167,105 @@ def test_slow_readers():
     sound()
 
 
+def test_many_clients_queue_of_64():
+    """Many clients at once on a queue of 64: each has the known bits or a 429 that says when to come again."""
+    count = 512 if DEEP else 128
+    counts, wrong, lock = {200: 0, 429: 0}, [], threading.Lock()
+    text, _ = known()
+    with Server("--max-num-seqs", "4", "--max-queue", "64", "--max-connections", "1024") as many:
+        gate = threading.Barrier(count)
+
+        def one():
+            gate.wait()
+            status, headers, answer = many.post("/v1/completions", KNOWN)
+            with lock:
+                counts[status] += 1
+                if status == 429 and "Retry-After" not in headers or status == 200 and answer["choices"][0]["text"] != text:
+                    wrong.append((status, answer))
+        threads = [threading.Thread(target=one) for _ in range(count)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        assert sum(counts.values()) == count and counts[200] >= 64 and not wrong, (counts, wrong[:3])
+        many.check_sound()
+    sound()
+
+
+def test_thousands_of_idle_connections():
+    """Connections that say nothing cost a little memory and no time."""
+    count = 9000 if DEEP else 2000
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 20000), hard))
+    text, _ = known()
+    with Server("--max-connections", "10000") as many:
+        many.check_sound()
+        before = many.rss()
+        held = [many.connect() for _ in range(count)]
+        many.until(lambda: many.metric("quern_http_connections") >= count)
+        assert many.good("/v1/completions", KNOWN)["choices"][0]["text"] == text
+        assert SANITIZED or many.rss() - before < 8 * count, (before, many.rss())  # kB
+        for c in held:
+            c.close()
+        many.check_sound()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    sound()
+
+
+def test_trickling_readers():
+    """Many clients that read 1 KB/s; the normal ones beside them wait no longer for an answer than without."""
+    slow_count, normal_count, rounds = (100, 16, 12) if DEEP else (20, 4, 5)
+    ended = threading.Event()
+
+    def trickle(port):
+        c = socket.socket()
+        c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        c.connect(("127.0.0.1", port))
+        data = json.dumps({**LONG, "stream": True, "logprobs": 20}).encode()
+        c.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+                  % len(data) + data)
+        while not ended.wait(0.25) and c.recv(256):
+            pass
+        c.close()
+
+    def normal(server):
+        times, wrong = [], []
+
+        def one():
+            for _ in range(rounds):
+                began = time.monotonic()
+                choice = server.good("/v1/completions", KNOWN)["choices"][0]
+                times.append(time.monotonic() - began)
+                if (choice["text"], choice["logprobs"]["token_logprobs"]) != known():
+                    wrong.append(choice)
+        threads = [threading.Thread(target=one) for _ in range(normal_count)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        assert len(times) == normal_count * rounds and not wrong, (len(times), wrong[:1])
+        return sorted(times)[len(times) * 99 // 100]
+
+    with Server("--max-num-seqs", "32", "--max-queue", "200") as many:
+        many.check_sound()
+        alone = normal(many)
+        slow = [threading.Thread(target=trickle, args=(many.port,)) for _ in range(slow_count)]
+        for t in slow:
+            t.start()
+        many.until(lambda: many.request("GET", "/load")[2]["server_load"] >= slow_count)
+        many.until(lambda: many.metric("vllm:num_requests_") == 0, 120)  # their tokens are made, and not taken
+        before = many.rss()
+        beside = normal(many)
+        print(f"   p99 of {normal_count} clients: {1e3 * alone:.1f} ms alone, {1e3 * beside:.1f} beside {slow_count} that trickle")
+        assert SANITIZED or many.rss() - before < GROWTH_KB, (before, many.rss())
+        assert beside < 5 * alone + 0.1, (alone, beside)
+        ended.set()
+        for t in slow:
+            t.join()
+        many.check_sound()
+    sound()
+
+
 def test_half_a_request():
     open_ones = []
     for data in (b"", b"G", b"GET /health", b"GET /health HTTP/1.1\r\n", b"GET /health HTTP/1.1\r\nHost: x\r\n",
@@ -270,6 +370,7 @@ def test_pings():
         assert b"data:" not in got
         for c in held:
             c.close()
+        slow.check_sound()
 
 
 def test_no_descriptor_is_left():
@@ -289,6 +390,7 @@ def test_all_blocks_are_back():
     with Server() as fresh:
         want = fresh.good("/v1/completions", FULL)["choices"][0]["text"]
     assert s.good("/v1/completions", FULL)["choices"][0]["text"] == want
+    sound()
 
 
 def test_end():
