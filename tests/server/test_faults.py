@@ -256,7 +256,8 @@ def test_trickling_readers():
         many.until(lambda: many.metric("vllm:num_requests_") == 0, 120)  # their tokens are made, and not taken
         before = many.rss()
         beside = normal(many)
-        print(f"   p99 of {normal_count} clients: {1e3 * alone:.1f} ms alone, {1e3 * beside:.1f} beside {slow_count} that trickle")
+        print(f"   p99 of {normal_count} clients: {1e3 * alone:.1f} ms alone, "
+              f"{1e3 * beside:.1f} beside {slow_count} that trickle")
         assert SANITIZED or many.rss() - before < GROWTH_KB, (before, many.rss())
         assert beside < 5 * alone + 0.1, (alone, beside)
         ended.set()
@@ -370,7 +371,6 @@ def test_pings():
         assert b"data:" not in got
         for c in held:
             c.close()
-        slow.check_sound()
 
 
 def test_no_descriptor_is_left():
