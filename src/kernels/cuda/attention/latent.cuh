@@ -550,8 +550,13 @@ DEV void merged_add(struct merged_two *m, bool counts, float2 of, float2 v) {
     m->max = counts ? f.max : m->max;
 }
 
-/* Columns d and d + 1 of a head, from PIECES pieces at once of TOKENS rows. Beyond the last piece
- * or row that one again, which changes nothing: no branch while they are under way. */
+/* A row's piece number i; beyond the last one that one again, which changes nothing: no branch
+ * while pieces are under way. */
+DEV struct operand merged_piece(const struct merged_parts *p, uint32_t i) {
+    return operand_from(p->at, min(i, p->n - 1) * STATE_SIZE);
+}
+
+/* Columns d and d + 1 of a head, from PIECES pieces at once of TOKENS rows. */
 template <uint32_t TOKENS, uint32_t PIECES>
 DEV void merged_columns(const struct merged_parts (&parts)[TOKENS], uint32_t most, uint32_t d,
                         struct merged_two (&m)[TOKENS]) {
@@ -562,9 +567,7 @@ DEV void merged_columns(const struct merged_parts (&parts)[TOKENS], uint32_t mos
         for (uint32_t k = 0; k < TOKENS; k++)
 #pragma unroll
             for (uint32_t j = 0; j < PIECES; j++) {
-                const struct merged_parts *p = &parts[k];
-                const struct operand from =
-                    operand_from(p->at, min(first + j, p->n - 1) * STATE_SIZE);
+                const struct operand from = merged_piece(&parts[k], first + j);
                 state[k][j] = operand_ask2(from, 0);
                 value[k][j] = operand_ask2(from, (2 + d) / 2);
             }
@@ -572,12 +575,10 @@ DEV void merged_columns(const struct merged_parts (&parts)[TOKENS], uint32_t mos
         for (uint32_t k = 0; k < TOKENS; k++)
 #pragma unroll
             for (uint32_t j = 0; j < PIECES; j++) {
-                const struct merged_parts *p = &parts[k];
-                const struct operand from =
-                    operand_from(p->at, min(first + j, p->n - 1) * STATE_SIZE);
+                const struct operand from = merged_piece(&parts[k], first + j);
                 const float2 of = operand_await2(from, 0, state[k][j]); /* maximum and sum */
                 const float2 v = operand_await2(from, (2 + d) / 2, value[k][j]);
-                merged_add(&m[k], first + j < p->n, of, v);
+                merged_add(&m[k], first + j < parts[k].n, of, v);
             }
     }
 }
