@@ -3,10 +3,10 @@
 # Each variant has its own build folder, build-<variant>, with only what its tests need in it.
 #   asan      AddressSanitizer and UBSan: all tests but the emulated GPU's, and the mutations and the
 #             statistics of sampling, which are minutes of arithmetic and little memory.
-#             --quick leaves out what takes longest
+#             --quick leaves out what takes longest, and fake stacks, and does not watch the vector kernels
 #   tsan      ThreadSanitizer: what runs threads, and the GPU's kernels on the emulated one. --quick
 #             has one test of these, with what the engine does with a single row, and the yields of
-#             stress
+#             stress; it leaves out test_engine and test_scheduling, minutes of polling threads
 #   stress    random yields at every primitive: what runs threads
 #   coverage  the lines and branches of src/ that the tests reach, without those that take minutes when
 #             the counters are there, which all threads share; build-coverage/coverage.txt has the files
@@ -15,51 +15,50 @@ cd "$(dirname "$0")/.."
 export ASAN_OPTIONS=detect_stack_use_after_return=1 UBSAN_OPTIONS=print_stacktrace=1
 export TSAN_OPTIONS=halt_on_error=1
 
-# The test programs of some layers, as targets: tests/runtime/test_x.c is runtime_test_x.
-programs() {
-    local layer f
-    for layer in "$@"; do
-        for f in tests/"$layer"/test_*.c; do
-            f=${f##*/}
-            echo "${layer}_${f%.c}"
-        done
-    done
+# The targets of the chosen tests: tests/runtime/test_x.c is the test runtime/test_x and the target runtime_test_x.
+programs() { # folder, ctest arguments
+    # shellcheck disable=SC2086
+    comm -12 <(ctest --test-dir "$1" -N $2 | sed -n 's/^ *Test *#[0-9]*: //p' | tr / _ | sort) \
+        <(cmake --build "$1" --target help | sed 's/:.*//' | sort)
 }
 
-run() { # name, cmake arguments, targets, ctest arguments
+run() { # name, cmake arguments, other targets, ctest arguments, tests at a time
     echo "== $1"
     # shellcheck disable=SC2086
     cmake -S . -B "build-$1" -G Ninja -DQN_WERROR=ON -DCMAKE_C_FLAGS_RELWITHDEBINFO="-O1 -g1" $2 >/dev/null
-    # shellcheck disable=SC2086
-    cmake --build "build-$1" -j "$(nproc)" --target $3 >"build-$1/log" 2>&1 ||
+    # shellcheck disable=SC2046,SC2086
+    cmake --build "build-$1" -j "$(nproc)" --target $3 $(programs "build-$1" "$4") >"build-$1/log" 2>&1 ||
         { tail -40 "build-$1/log"; exit 1; }
     # shellcheck disable=SC2086
-    ctest --test-dir "build-$1" --output-on-failure -j "$(($(nproc) + 1))" $4 # some wait
+    ctest --test-dir "build-$1" --output-on-failure -j "${5:-$(($(nproc) + 1))}" $4 # some wait
 }
 
 slow="lint/|runtime/spin|tools/|task/test_mutations|kernels_cpu/test_sampling|server/test_(agents|clients|schema|routers|page|proxies|soak)"
-yields=""
+yields="" vectors=""
 few="short_jit_sm80|short_(step|whole)_sm80" # nothing new before sm_90; 26 multiprocessors are too many
 if [ "${1:-}" = --quick ]; then
     shift
-    slow="$slow|hostile/test_(tokenizers|nomem)|(engine|inspect)/test_(engine|shapes|trace|view|golden_plan|scheduling)|search/|grammar/(generate|oracle)|server/test_(faults|lifecycle)|real/|cli/(bench|profile|compile_options|graph)|emulator/|device/[^t]"
-    few="short_(masks|sm|jit|step|whole_sm|pairs|transport|polls)|inspect/test_trace"
+    export ASAN_OPTIONS=detect_stack_use_after_return=0 # a sixth of what grammar/test_grammar takes
+    slow="$slow|hostile/test_(tokenizers|nomem)|(engine|inspect)/test_(engine|shapes|trace|view|golden_plan|scheduling|kgraph_prove)|search/|grammar/(generate|oracle)|server/test_(faults|lifecycle|tools)|real/|cli/(bench|profile|compile_options|graph)|emulator/|device/[^t]"
+    few="engine/test_(engine|scheduling)|short_(masks|sm|jit|step|whole_sm|pairs|transport|polls|experts_sm80)|inspect/test_trace"
     yields="-DQN_STRESS=ON"
+    # Half of what ASan's tests take, and of its build; kernels_cpu/test_isa has guard pages behind the operands.
+    vectors="-DQN_VECTOR_FLAGS=-fno-sanitize=address,undefined"
 fi
 
 for variant in "$@"; do
     case "$variant" in
     asan)
         # A thousand fibers with a fake stack each: minutes a test. ThreadSanitizer sees those.
-        run asan "-DQN_SANITIZE=address,undefined" all "-E $slow|emulator/|device/[^t]"
+        run asan "-DQN_SANITIZE=address,undefined $vectors" "quern block_prove_texts grammar_probe device_test_tables device_test_maps" "-E $slow|emulator/|device/[^t]"
         ;;
     tsan)
         # Compiling and proving is one thread's work.
-        run tsan "-DQN_SANITIZE=thread $yields" "$(programs runtime engine inspect | tr '\n' ' ') emu_nvrtc" \
-            "-R ^(runtime|engine|inspect)/test_|^emulator/short -E (engine|inspect)/test_(shapes|plan|golden_plan|view|kgraph_prove|op_expr)|$few"
+        run tsan "-DQN_SANITIZE=thread $yields" emu_nvrtc \
+            "-R ^(runtime|engine|inspect)/test_|^emulator/short -E (engine|inspect)/test_(shapes|plan|golden_plan|view|kgraph_prove|op_expr)|$few" "$(nproc)"
         ;;
     stress)
-        run stress "-DQN_STRESS=ON" "$(programs runtime engine inspect | tr '\n' ' ')" \
+        run stress "-DQN_STRESS=ON" "" \
             "-R ^(runtime|engine|inspect)/test_"
         ;;
     coverage)

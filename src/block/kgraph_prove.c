@@ -114,7 +114,7 @@ struct step {
     uint32_t index;
     const struct kop *op;
     const struct expr *x;
-    struct op_info info;
+    const struct op_info *info;
     form_id args[EXPR_MAX_ARGS];
     struct tuple dims[BLOCK_MAX_DIMS]; /* of the expression's dims */
     bool bound[BLOCK_MAX_DIMS];
@@ -480,7 +480,7 @@ static int other_arg(struct step *s, uint32_t arg, const char *base, const char 
     else if (strcmp(base, "sees") == 0)
         snprintf(name, sizeof name, "sees %u", s->op->attrs.window);
     else if (strcmp(base, "old") == 0) {
-        const int kv = find_slot(s->info.out, s->info.n_out, "kv");
+        const int kv = find_slot(s->info->out, s->info->n_out, "kv");
         if (kv < 0 || s->op->out[kv] == NO_TENSOR) return fail_step(s, "has no cache", a->name);
         snprintf(name, sizeof name, "old %.100s %s", s->w->g->tensors.items[s->op->out[kv]].name,
                  part == NULL ? "" : part);
@@ -498,7 +498,7 @@ static int bind_arg(struct step *s, uint32_t arg, bool weights) {
     split_name(a->name, base, &part);
     if (a->kind == EXPR_INDEX || a->kind == EXPR_ORDER)
         TRY(own_dims(s, a->name, &a->of, 1, &(struct tuple){0}));
-    const int slot = find_slot(s->info.in, s->info.n_in, base);
+    const int slot = find_slot(s->info->in, s->info->n_in, base);
     if (slot < 0) return weights ? other_arg(s, arg, base, part) : QN_OK;
     const int32_t tensor = s->op->in[slot];
     const struct tensor *t = tensor == NO_TENSOR ? NULL : &s->w->g->tensors.items[tensor];
@@ -655,7 +655,7 @@ static int run_outputs(struct step *s) {
         char base[EXPR_NAME];
         const char *part;
         split_name(s->x->out[i].name, base, &part);
-        o.slot[i] = find_slot(s->info.out, s->info.n_out, base);
+        o.slot[i] = find_slot(s->info->out, s->info->n_out, base);
         if (o.slot[i] < 0) return fail_step(s, "is no output of the operator", base);
         if (s->op->out[o.slot[i]] == NO_TENSOR)
             o.slot[i] = -1;
@@ -691,7 +691,7 @@ static int expr_of_kind(struct walk *w, enum op_kind kind, const struct expr **o
 
 static int walk_op(struct walk *w, uint32_t index) {
     struct step s = {.w = w, .index = index, .op = &w->g->ops.items[index]};
-    op_describe(s.op->kind, &s.info);
+    s.info = op_info_of(s.op->kind);
     TRY(check_attrs(&s));
     TRY(expr_of_kind(w, s.op->kind, &s.x));
     for (uint32_t i = 0; i < s.x->n_args; i++) TRY(bind_arg(&s, i, false));

@@ -60,19 +60,17 @@ static uint32_t tensor_named(const struct prog_op *op, const struct op_info *inf
 
 /* The sums of squares that an operator reads or writes. */
 static uint32_t squares_of(const struct prog_op *op) {
-    struct op_info info;
-    op_describe(op->kind, &info);
-    return tensor_named(op, &info, "squares");
+    const struct op_info *info = op_info_of(op->kind);
+    return tensor_named(op, info, "squares");
 }
 
 /* The result that an operator stores packed or in pairs, if any: the first one; `normed` where it
  * writes the residual stream. */
 static const struct prog_tensor *rounded_out(const struct prog_header *p,
                                              const struct prog_op *op) {
-    struct op_info info;
-    op_describe(op->kind, &info);
-    for (int i = 0; i < info.n_out; i++)
-        if (info.out[i].packable || info.out[i].paired) return tensor_of(p, op->out[i]);
+    const struct op_info *info = op_info_of(op->kind);
+    for (int i = 0; i < info->n_out; i++)
+        if (info->out[i].packable || info->out[i].paired) return tensor_of(p, op->out[i]);
     return NULL;
 }
 
@@ -327,10 +325,9 @@ static void fill_operands(const struct filler *f, const struct prog_op *op, stru
     } all[] = {{&t->w, names->w},       {&t->in, names->in},     {&t->norm, names->norm},
                {&t->bias, names->bias}, {&t->more, names->more}, {&t->more2, names->more2},
                {&t->out, names->out},   {&t->out2, names->out2}};
-    struct op_info info;
-    op_describe(op->kind, &info);
+    const struct op_info *info = op_info_of(op->kind);
     for (size_t i = 0; i < COUNT_OF(all); i++)
-        *all[i].word = address(f, tensor_named(op, &info, all[i].name));
+        *all[i].word = address(f, tensor_named(op, info, all[i].name));
     if (op->kind == OP_SAMPLE) t->w = f->table;
     if (has_beyond(op)) t->bias = f->beyond[op - PROG(f->program, OP)];
 }
@@ -344,11 +341,10 @@ static int fill_beyond(struct diag *d, struct filler *f, struct arena *arena,
     uint64_t next = f->bases->tasks + n_tasks * sizeof *tasks;
     TRY(ARENA_NEW(d, arena, &f->beyond, f->program->section[SECTION_OP].count));
     for (uint64_t i = 0; i < f->program->section[SECTION_OP].count; i++) {
-        struct op_info info;
         if (!has_beyond(&ops[i])) continue;
-        op_describe(ops[i].kind, &info);
+        const struct op_info *info = op_info_of(ops[i].kind);
         for (int k = 0; k < N_BEYOND; k++)
-            rows->at[k] = address(f, tensor_named(&ops[i], &info, beyond[ops[i].kind][k]));
+            rows->at[k] = address(f, tensor_named(&ops[i], info, beyond[ops[i].kind][k]));
         f->beyond[i] = next;
         next += sizeof *rows;
         rows++;

@@ -75,16 +75,15 @@ static int slot_named(const struct op_slot *slots, int n, const char *name) {
 /* Finds which operands of an operator the names of a row are: outputs, or else inputs. */
 static int find_operands(struct proof *f, enum op_kind kind, const char *text, int n,
                          struct operand *operand) {
-    struct op_info info;
-    op_describe(kind, &info);
+    const struct op_info *info = op_info_of(kind);
     for (int i = 0; i < n; i++) {
         char name[OP_NAME_CHARS] = "";
         if (text != NULL) text = read_name(text, name);
         if (*name == '\0') continue;
-        const int out = slot_named(info.out, info.n_out, name);
-        const int in = slot_named(info.in, info.n_in, name);
+        const int out = slot_named(info->out, info->n_out, name);
+        const int in = slot_named(info->in, info->n_in, name);
         if (out < 0 && in < 0)
-            return fail(f->d, QN_EINTERNAL, "form.def: %s has no operand %s", info.name, name);
+            return fail(f->d, QN_EINTERNAL, "form.def: %s has no operand %s", info->name, name);
         operand[i] = (struct operand){true, out >= 0, (uint8_t)(out >= 0 ? out : in)};
     }
     return QN_OK;

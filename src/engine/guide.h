@@ -18,7 +18,7 @@
 
 #include <pthread.h>
 
-enum { GUIDE_RULES_KEPT = 32 };
+enum { GUIDE_RULES_KEPT = 64 };
 
 /* The texts of an engine's tokens; starts as {0}. */
 struct guide_texts {

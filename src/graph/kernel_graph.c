@@ -67,13 +67,12 @@ static void pack(const struct kgraph *g, struct tensor *t) {
 
 void kgraph_pack_output(struct kgraph *g, int32_t tensor, bool *packed) {
     struct tensor *t = &g->tensors.items[tensor];
-    struct op_info info;
     const struct kop *op = &g->ops.items[t->producer];
-    op_describe(op->kind, &info);
+    const struct op_info *info = op_info_of(op->kind);
     *packed = false;
-    for (int i = 0; i < info.n_out; i++)
+    for (int i = 0; i < info->n_out; i++)
         if (op->out[i] == tensor)
-            *packed = info.out[i].packable &&
+            *packed = info->out[i].packable &&
                       (t->shape[1] % PACK_K == 0 || op->kind == OP_EXPERT_GATE_UP);
     if (*packed) pack(g, t);
 }
@@ -366,31 +365,46 @@ static struct tensor output_of(const struct kgraph *g, const struct op_slot *slo
 
 int kgraph_op(struct diag *d, struct kgraph *g, enum op_kind kind, int layer, const int32_t *in,
               int32_t *out) {
-    struct op_info info;
     struct op_map map;
-    op_describe(kind, &info);
+    const struct op_info *info = op_info_of(kind);
     struct kop op = {.kind = kind, .layer = layer, .gang = 1, .attrs = g->attrs};
-    for (int i = 0; i < OP_MAX_IN; i++) op.in[i] = i < info.n_in ? in[i] : NO_TENSOR;
+    for (int i = 0; i < OP_MAX_IN; i++) op.in[i] = i < info->n_in ? in[i] : NO_TENSOR;
     for (int i = 0; i < OP_MAX_OUT; i++) op.out[i] = NO_TENSOR;
-    TRY(check_operands(d, g, &op, &info));
+    TRY(check_operands(d, g, &op, info));
     TRY(bind(d, g, &op, &map));
     TRY(op_maps_keep(d, &g->maps, g->arena, &map, &op.map));
-    for (int i = 0; i < info.n_out; i++) {
-        if (info.out[i].state) {
+    for (int i = 0; i < info->n_out; i++) {
+        if (info->out[i].state) {
             op.out[i] = out[i];
             continue;
         }
         out[i] = NO_TENSOR;
         if (map.out[i].n_dims == 0) continue;
-        struct tensor t = output_of(g, &info.out[i], &map.out[i]);
+        struct tensor t = output_of(g, &info->out[i], &map.out[i]);
         char *name;
-        TRY(arena_printf(d, g->arena, &name, "%d.%s.%s", layer, info.name, info.out[i].name));
+        TRY(arena_printf(d, g->arena, &name, "%d.%s.%s", layer, info->name, info->out[i].name));
         t.name = name;
         t.producer = (int)g->ops.n;
         TRY(add_tensor(d, g, t, &op.out[i]));
         out[i] = op.out[i];
     }
     return ARRAY_PUSH(d, &g->ops, op);
+}
+
+uint64_t kgraph_beside(const struct kgraph *g, int32_t op) {
+    const struct kop *ops = g->ops.items;
+    uint64_t needed = 0;
+    int32_t n = 0; /* operators of the layer before this one */
+    while (n < op && n < 63 && ops[op - 1 - n].layer == ops[op].layer) n++;
+    for (int32_t i = -1; i < n; i++) {
+        if (i >= 0 && (needed >> i & 1) == 0) continue;
+        for (int k = 0; k < OP_MAX_IN; k++) {
+            const int32_t t = ops[op - 1 - i].in[k];
+            const int32_t producer = t == NO_TENSOR ? -1 : g->tensors.items[t].producer;
+            if (producer >= op - n) needed |= 1ull << (op - 1 - producer);
+        }
+    }
+    return ~needed & ((1ull << n) - 1);
 }
 
 /* ---- verify, dump, stats ------------------------------------------------------------------ */
@@ -423,19 +437,18 @@ static int verify_outputs(struct diag *d, const struct kgraph *g, size_t i,
 int kgraph_verify(struct diag *d, const struct kgraph *g) {
     for (size_t i = 0; i < g->ops.n; i++) {
         const struct kop *op = &g->ops.items[i];
-        struct op_info info;
         struct op_map map;
-        op_describe(op->kind, &info);
-        TRY(check_operands(d, g, op, &info));
+        const struct op_info *info = op_info_of(op->kind);
+        TRY(check_operands(d, g, op, info));
         TRY(bind(d, g, op, &map));
         if (memcmp(&map, op->map, sizeof map) != 0)
             return fail(d, QN_EVERIFY, "operator %zu (layer %d %s): its map is of other operands",
-                        i, op->layer, info.name);
-        for (int k = 0; k < info.n_in; k++)
+                        i, op->layer, info->name);
+        for (int k = 0; k < info->n_in; k++)
             if (op->in[k] != NO_TENSOR && g->tensors.items[op->in[k]].producer >= (int)i)
                 return fail(d, QN_EVERIFY, "operator %zu (layer %d %s) reads %s before it is made",
-                            i, op->layer, info.name, g->tensors.items[op->in[k]].name);
-        TRY(verify_outputs(d, g, i, &info, &map));
+                            i, op->layer, info->name, g->tensors.items[op->in[k]].name);
+        TRY(verify_outputs(d, g, i, info, &map));
     }
     return QN_OK;
 }

@@ -179,6 +179,10 @@ static inline uint32_t kop_rows(const struct kop *op) {
     return (uint32_t)op->map->rows;
 }
 
+/* Operators *beside* one: those before it in its layer whose results it does not need, directly or
+ * through others, so that both may run at the same time. Bit i: operator op - 1 - i. */
+uint64_t kgraph_beside(const struct kgraph *g, int32_t op);
+
 /* Every IR's three companions. */
 int kgraph_verify(struct diag *d, const struct kgraph *g);
 void kgraph_dump(const struct kgraph *g, struct strbuf *out); /* stable text, one line per op */

@@ -1,5 +1,6 @@
 #include "graph/op.h"
 
+#include <pthread.h>
 #include <string.h>
 
 struct row {
@@ -76,12 +77,23 @@ static int read_slots(const char *text, struct op_slot *slots, int max) {
     return n;
 }
 
-void op_describe(enum op_kind kind, struct op_info *info) {
-    const struct row *r = &rows[kind];
-    *info = (struct op_info){
-        .name = r->name, .attributes = r->attributes, .rows = r->rows, .units = r->units};
-    info->n_in = read_slots(r->inputs, info->in, OP_MAX_IN);
-    info->n_out = read_slots(r->outputs, info->out, OP_MAX_OUT);
+static struct op_info infos[N_OP_KINDS];
+static pthread_once_t infos_once = PTHREAD_ONCE_INIT;
+
+static void read_rows(void) {
+    for (int kind = 0; kind < N_OP_KINDS; kind++) {
+        const struct row *r = &rows[kind];
+        struct op_info *info = &infos[kind];
+        *info = (struct op_info){
+            .name = r->name, .attributes = r->attributes, .rows = r->rows, .units = r->units};
+        info->n_in = read_slots(r->inputs, info->in, OP_MAX_IN);
+        info->n_out = read_slots(r->outputs, info->out, OP_MAX_OUT);
+    }
+}
+
+const struct op_info *op_info_of(enum op_kind kind) {
+    (void)pthread_once(&infos_once, read_rows);
+    return &infos[kind];
 }
 
 enum op_target op_target_of(uint32_t kind) {

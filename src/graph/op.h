@@ -116,9 +116,8 @@ struct op_info {
     struct op_slot in[OP_MAX_IN], out[OP_MAX_OUT];
 };
 
-/* Fills *info from op.def's row; kind must be a valid op_kind. Reads the row's text: ask for it
- * once per operator, not per task. */
-void op_describe(enum op_kind kind, struct op_info *info);
+/* op.def's row, read once for all; kind must be a valid op_kind. */
+const struct op_info *op_info_of(enum op_kind kind);
 /* The columns of the row that need no reading; kind must be a valid op_kind. */
 enum op_target op_target_of(uint32_t kind);
 enum op_launch op_launch_of(uint32_t kind);

@@ -17,7 +17,7 @@ struct name {
 struct binder {
     struct diag *d;
     const struct map_source *s;
-    struct op_info info;
+    const struct op_info *info;
     struct name names[MAX_NAMES];
     int n_names;
     uint64_t rows, units;
@@ -190,8 +190,8 @@ static const char *read_listed(const struct binder *b, const char *text, struct 
     text = read_word(text + 1, word);
     m->index = MAP_LISTED;
     *known = false;
-    for (int i = 0; i < b->info.n_in; i++) {
-        const struct op_slot *slot = &b->info.in[i];
+    for (int i = 0; i < b->info->n_in; i++) {
+        const struct op_slot *slot = &b->info->in[i];
         if (strcmp(slot->name, word) != 0 || !slot->integer || b->s->in[i].n_dims == 0) continue;
         m->hi = b->s->in[i].shape[0];
         *known = true;
@@ -223,7 +223,7 @@ static const char *read_access(const struct binder *b, const char *text, struct 
 }
 
 static int not_understood(const struct binder *b, const char *text) {
-    return fail(b->d, QN_EINTERNAL, "op.def: %s: '%.20s' is not understood", b->info.name, text);
+    return fail(b->d, QN_EINTERNAL, "op.def: %s: '%.20s' is not understood", b->info->name, text);
 }
 
 static int bind_name(struct binder *b, const char *word, uint64_t value) {
@@ -297,7 +297,7 @@ static int wrong_shape(const struct binder *b, const struct op_slot *slot,
     return fail(b->d, QN_ESHAPE,
                 "layer %d %s: %s (%s): want [%llu,%llu,%llu,%llu] in %u dimensions, have "
                 "[%llu,%llu,%llu,%llu] in %u",
-                b->s->layer, b->info.name, slot->name, have->name, (unsigned long long)w[0],
+                b->s->layer, b->info->name, slot->name, have->name, (unsigned long long)w[0],
                 (unsigned long long)w[1], (unsigned long long)w[2], (unsigned long long)w[3],
                 want->n_dims, (unsigned long long)have->shape[0],
                 (unsigned long long)have->shape[1], (unsigned long long)have->shape[2],
@@ -306,8 +306,8 @@ static int wrong_shape(const struct binder *b, const struct op_slot *slot,
 
 /* Whether the input of that name is there. */
 static bool is_there(const struct binder *b, const char *name) {
-    for (int i = 0; i < b->info.n_in; i++)
-        if (strcmp(b->info.in[i].name, name) == 0) return b->s->in[i].n_dims != 0;
+    for (int i = 0; i < b->info->n_in; i++)
+        if (strcmp(b->info->in[i].name, name) == 0) return b->s->in[i].n_dims != 0;
     return false;
 }
 
@@ -323,8 +323,8 @@ static int check_presence(const struct binder *b, const struct op_slot *slot, bo
     if (either || there == is_wanted(b, slot)) return QN_OK;
     if (slot->without[0] != '\0')
         return fail(b->d, QN_ESHAPE, "layer %d %s: want one of %s and %s", b->s->layer,
-                    b->info.name, slot->name, slot->without);
-    return fail(b->d, QN_ESHAPE, "layer %d %s: operand %s is %s", b->s->layer, b->info.name,
+                    b->info->name, slot->name, slot->without);
+    return fail(b->d, QN_ESHAPE, "layer %d %s: operand %s is %s", b->s->layer, b->info->name,
                 slot->name, there ? "not wanted" : "missing");
 }
 
@@ -339,7 +339,7 @@ static int read_operand(const struct binder *b, const struct op_slot *slot,
 
 /* Holds an input to its row. */
 static int bind_input(const struct binder *b, int i, struct map_operand *m) {
-    const struct op_slot *slot = &b->info.in[i];
+    const struct op_slot *slot = &b->info->in[i];
     const struct map_shape *have = &b->s->in[i];
     TRY(check_presence(b, slot, have->n_dims != 0));
     if (have->n_dims == 0) return QN_OK;
@@ -352,8 +352,8 @@ static int bind_input(const struct binder *b, int i, struct map_operand *m) {
 /* Names that an input binds may stand in an input before it: two rounds. */
 static int bind_names(struct binder *b) {
     for (int round = 0; round < 2; round++)
-        for (int i = 0; i < b->info.n_in; i++) {
-            const struct op_slot *slot = &b->info.in[i];
+        for (int i = 0; i < b->info->n_in; i++) {
+            const struct op_slot *slot = &b->info->in[i];
             const struct map_shape *have = &b->s->in[i];
             for (int k = 0; k < slot->n_dims && (uint32_t)k < have->n_dims; k++)
                 TRY(learn(b, slot->dim[k], have->shape[k]));
@@ -363,13 +363,13 @@ static int bind_names(struct binder *b) {
 
 static int bind_counts(struct binder *b) {
     struct number n;
-    read_sum(b, b->info.rows, &n);
-    if (!n.known) return not_understood(b, b->info.rows);
+    read_sum(b, b->info->rows, &n);
+    if (!n.known) return not_understood(b, b->info->rows);
     b->rows = n.value;
     TRY(bind_names(b));
-    if (is_word(b->info.units, 'u')) return b->has_units ? QN_OK : not_understood(b, "u");
-    read_sum(b, b->info.units, &n);
-    if (!n.known) return not_understood(b, b->info.units);
+    if (is_word(b->info->units, 'u')) return b->has_units ? QN_OK : not_understood(b, "u");
+    read_sum(b, b->info->units, &n);
+    if (!n.known) return not_understood(b, b->info->units);
     b->units = n.value;
     b->has_units = true;
     return QN_OK;
@@ -384,13 +384,13 @@ static int check_attributes(const struct binder *b) {
 #define ATTR(kind, name, fixed, of_model, holds) {#name, (holds)},
 #include "graph/attr.def"
     };
-    for (const char *at = b->info.attributes; *at != '\0';) {
+    for (const char *at = b->info->attributes; *at != '\0';) {
         char word[OP_NAME_CHARS * 2];
         at = read_word(at, word);
         for (size_t i = 0; i < COUNT_OF(all); i++)
             if (strcmp(all[i].name, word) == 0 && !all[i].set)
                 return fail(b->d, QN_ESHAPE, "layer %d %s: attribute %s is not set", b->s->layer,
-                            b->info.name, word);
+                            b->info->name, word);
         at += *at == ' ';
     }
     return QN_OK;
@@ -398,16 +398,16 @@ static int check_attributes(const struct binder *b) {
 
 int op_map_bind(struct diag *d, const struct map_source *source, struct op_map *map) {
     struct binder b = {.d = d, .s = source};
-    op_describe(source->kind, &b.info);
+    b.info = op_info_of(source->kind);
     memset(map, 0, sizeof *map);
     TRY(check_attributes(&b));
     TRY(bind_counts(&b));
     map->rows = b.rows;
     map->units = b.units;
-    for (int i = 0; i < b.info.n_in; i++) TRY(bind_input(&b, i, &map->in[i]));
-    for (int i = 0; i < b.info.n_out; i++)
-        if (is_wanted(&b, &b.info.out[i]))
-            TRY(read_operand(&b, &b.info.out[i], &source->out[i], &map->out[i]));
+    for (int i = 0; i < b.info->n_in; i++) TRY(bind_input(&b, i, &map->in[i]));
+    for (int i = 0; i < b.info->n_out; i++)
+        if (is_wanted(&b, &b.info->out[i]))
+            TRY(read_operand(&b, &b.info->out[i], &source->out[i], &map->out[i]));
     return QN_OK;
 }
 

@@ -504,15 +504,15 @@ static int build_route(const struct builder *b, const struct stream *s, int32_t 
     return add(b, OP_ROUTE, route);
 }
 
-/* The MLP of a layer with experts, and what all tokens have besides. In graphs of images h is
- * packed. */
+/* The MLP of a layer with experts, and what all tokens have besides. ROUTER and ROUTE come first:
+ * the shared MLP can run while they make the list. In graphs of images h is packed. */
 static int build_experts(const struct builder *b, int32_t norm, int32_t next_norm,
                          struct stream *s) {
     const struct model_spec *spec = &b->g->spec;
     struct operands route, up = no_operands(), down = no_operands();
     bool packed;
-    TRY(build_shared(b, s, norm, &down.in[DOWN_SHARED]));
     TRY(build_route(b, s, norm, &route));
+    TRY(build_shared(b, s, norm, &down.in[DOWN_SHARED]));
     up.in[GATE_UP_X] = s->x;
     up.in[GATE_UP_NORM] = norm;
     up.in[GATE_UP_LIST] = down.in[DOWN_LIST] = route.out[ROUTE_OUT_LIST];

@@ -57,6 +57,12 @@ uint32_t split_workers(const struct device *d, const struct kgraph *k, const str
     return busy <= all / 2 ? all - busy : all;
 }
 
+uint32_t split_beside(const struct kop *op, uint32_t want, uint32_t taken) {
+    const uint32_t blocks = CEIL_DIV(kop_units(op), split_grain(op->kind));
+    const uint32_t left = want - MIN(want, taken), largest = CEIL_DIV(blocks, want);
+    return CEIL_DIV(blocks, largest) <= left ? left : want;
+}
+
 /* An operator over contexts has at most a slice for each piece and head: a worker without one goes
  * straight on to the next product. */
 uint32_t split_slices(const struct kgraph *k, const struct kop *op, uint32_t want) {

@@ -18,6 +18,10 @@ uint32_t split_grain(enum op_kind kind);
 uint32_t split_workers(const struct device *d, const struct kgraph *k, const struct kop *op,
                        const struct split_wish *wish);
 
+/* The tasks of an operator that wants so many, if `taken` workers have tasks of operators beside
+ * it: it leaves these workers alone where its largest task gets no larger. */
+uint32_t split_beside(const struct kop *op, uint32_t want, uint32_t taken);
+
 /* Slices of an operator that can have work, at most `want`. */
 uint32_t split_slices(const struct kgraph *k, const struct kop *op, uint32_t want);
 

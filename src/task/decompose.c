@@ -87,11 +87,23 @@ static int make_gangs(struct diag *d, const struct tgraph *g, const struct kop *
                 op_name(op->kind), op->gang, g->options.device.n_workers, (unsigned long long)most);
 }
 
+/* Tasks of the operators beside one, all of which are cut already. */
+static uint32_t tasks_beside(const struct tgraph *g, int32_t op) {
+    uint32_t n = 0;
+    for (uint64_t beside = kgraph_beside(g->kernel, op); beside != 0; beside &= beside - 1) {
+        const struct task_range *r = &g->op_tasks[op - 1 - __builtin_ctzll(beside)];
+        n += (uint32_t)(r->last - r->first);
+    }
+    return n;
+}
+
 static int add_tasks(struct diag *d, struct tgraph *g, int32_t op_idx) {
     const struct kop *op = &g->kernel->ops.items[op_idx];
     const struct split_wish wish = {g->options.halves, g->options.tiles[OP_LINEAR].unit_tiles};
-    const uint32_t want =
+    uint32_t want =
         split_workers(&g->options.device, g->kernel, op, &wish) * g->options.tasks_per_worker;
+    if (g->kernel->n_rows == 1 && op_split_of(op->kind) == SPLIT_TILES)
+        want = split_beside(op, want, tasks_beside(g, op_idx));
     struct split_tiles tiles = choose_tiles(g, op, want);
     const uint64_t row_size = row_grain(g, op);
     const uint64_t n_rows = CEIL_DIV(kop_rows(op), row_size), n_units = kop_units(op);

@@ -10,7 +10,9 @@
  * every task carries the set of operators that are wholly before it. What is left are the sets from
  * which event_fuse makes events; without this, every reuse of a buffer would cost dummy tasks.
  * In a decoder nearly all follows from the operator just before, so operators are compared only
- * when no task's set has the answer.
+ * when no task's set has the answer. A task that waits for all tasks of one operator and for some
+ * of an operator beside it waits for all of both: else each task of the first would trigger an
+ * event for every such set, through as many dummies.
  */
 #include "base/checked.h"
 #include "task/task_graph.h"
@@ -146,15 +148,33 @@ static int by_first(const void *a, const void *b) {
     return (x->first > y->first) - (x->first < y->first);
 }
 
+/* Whether the ranges from `first` on are all tasks of an operator, and several. */
+static bool is_barrier(const struct depend *s, int32_t op, size_t first) {
+    const struct task_range all = s->g->op_tasks[op], *r = s->ranges.items + first;
+    return s->ranges.n == first + 1 && r->first == all.first && r->last == all.last &&
+           all.last - all.first > 1;
+}
+
+static bool is_beside(const struct depend *s, int32_t early, int32_t late) {
+    const int32_t back = late - 1 - early;
+    return back < 64 && (kgraph_beside(s->g->kernel, late) >> back & 1) != 0;
+}
+
 /* The latest operator comes first, so whatever implies one has been absorbed before it. */
 static int depend_task(struct depend *s, int32_t op, int32_t task) {
     uint64_t *before = s->before + (size_t)task * s->words;
+    int32_t barrier = -1; /* an operator of which it waits for all tasks */
     s->ranges.n = 0;
     for (int32_t e = latest_open(s, before, op); e >= 0; e = latest_open(s, before, e)) {
         const enum conflict how = conflict_with(s, op, e);
         if (how == CONFLICT_NONE) continue;
         const size_t first = s->ranges.n;
         TRY(add_ranges(s, e, how, task));
+        if (barrier >= 0 && s->ranges.n > first && is_beside(s, e, barrier)) {
+            s->ranges.n = first;
+            TRY(add_ranges(s, e, CONFLICT_WHOLE, task));
+        }
+        if (barrier < 0 && is_barrier(s, e, first)) barrier = e;
         for (size_t r = first; r < s->ranges.n; r++) absorb(s, before, e, &s->ranges.items[r]);
     }
     struct task_range *kept;

@@ -1,9 +1,11 @@
 /* memory_plan.c - every activation gets its place in the workspace; dead ones lend theirs.
  *
  * A tensor lives from the operator that writes it to the last one that reads it, in the order of
- * the kernel graph. Two tensors may share bytes only when those spans do not touch. Tasks run out
- * of that order, so sharing creates WAR and WAW dependencies: depend.c adds them, task_verify
- * proves them. Placement: largest first, each at the lowest offset that is free over its life.
+ * the kernel graph. Its life begins earlier if operators before its writer may run beside it: else
+ * the writer would wait for these. Two tensors may share bytes only when those spans do not touch.
+ * Tasks run out of that order, so sharing creates WAR and WAW dependencies: depend.c adds them,
+ * task_verify proves them. Placement: largest first, each at the lowest offset that is free over
+ * its life.
  *
  * Where events may ride on data (options.transport_bytes; few rows), bytes must not be used again
  * behind an event that orders nothing but its own data (transport.c). So what is written right
@@ -66,9 +68,8 @@ static uint64_t lowest_gap(const struct life *l, const struct life *placed, size
 
 /* Whether the operator that writes a tensor may wait for data. */
 static bool is_unshared(const struct kgraph *k, int32_t tensor) {
-    struct op_info info;
-    op_describe(k->ops.items[k->tensors.items[tensor].producer].kind, &info);
-    return info.in[0].flagged;
+    const struct op_info *info = op_info_of(k->ops.items[k->tensors.items[tensor].producer].kind);
+    return info->in[0].flagged;
 }
 
 /* The kind of operator that writes a tensor, and the slot; or a number of the tensor's own. */
@@ -92,13 +93,20 @@ static bool may_ride(const struct tgraph *g) {
            g->kernel->n_rows * row * 8 <= g->options.transport_bytes;
 }
 
+/* The first operator that may run while the one does that writes a tensor, up to this one; -1: none
+ * writes it. */
+static int32_t life_begins(const struct kgraph *k, const struct tensor *t) {
+    const uint64_t beside = t->producer < 0 ? 0 : kgraph_beside(k, t->producer);
+    return beside == 0 ? t->producer : t->producer - 64 + __builtin_clzll(beside);
+}
+
 static size_t collect_lives(const struct kgraph *k, bool rides, struct life *lives) {
     size_t n = 0;
     for (size_t i = 0; i < k->tensors.n; i++) {
         const struct tensor *t = &k->tensors.items[i];
         if (t->role != TENSOR_ACTIVATION) continue;
         lives[n++] = (struct life){.tensor = (int32_t)i,
-                                   .first = t->producer,
+                                   .first = life_begins(k, t),
                                    .last = t->producer,
                                    .company = rides ? company_of(k, (int32_t)i) : 0,
                                    .unshared = rides && is_unshared(k, (int32_t)i),

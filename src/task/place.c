@@ -2,16 +2,17 @@
  *
  * AOT tasks are placed operator by operator: at most ceil(n_tasks / n_workers) of an operator's
  * tasks per worker, and the task that reads the most bytes goes to the worker that has the fewest
- * so far. A worker with a task of the previous operator comes after the workers without one, if
- * these suffice. Where attention has slices for at most half of the workers, all others wait for
- * them: these workers come last in the operator before attention, so that attention starts early,
- * and last in the operator after ATTENTION_WHOLE, because they are free later. With several rows, a
- * task that adds to the residual stream goes to the worker that wrote these columns, so that no
- * other worker has to see them (transport.c). With a single row, SAMPLE goes to EMBED's worker,
- * which has the smallest task of the LM head. So within an operator the loads differ by at most one
- * tile, and over the operators the remainders even out. A worker's list keeps the order of
- * linearization, which is a topological one: FIFO execution cannot deadlock (task_verify proves it
- * again).
+ * so far. A worker with a task of the previous operator, the last one whose results are needed,
+ * comes after the workers without one, if these suffice. The workers of operators beside it
+ * (kgraph_beside) come last, so that neither waits for the other. Where attention has slices for at
+ * most half of the workers, all others wait for them: these workers come last in the operator
+ * before attention, so that attention starts early, and last in the operator after ATTENTION_WHOLE,
+ * because they are free later. With several rows, a task that adds to the residual stream goes to
+ * the worker that wrote these columns, so that no other worker has to see them (transport.c). With
+ * a single row, SAMPLE goes to EMBED's worker, which has the smallest task of the LM head. So
+ * within an operator the loads differ by at most one tile, and over the operators the remainders
+ * even out. A worker's list keeps the order of linearization, which is a topological one: FIFO
+ * execution cannot deadlock (task_verify proves it again).
  */
 #include "base/checked.h"
 #include "plan/cost.h"
@@ -72,8 +73,10 @@ struct load {
 };
 
 /* The order of workers: first the workers without a task of the previous operator, if they suffice;
- * last the workers that have one of attention's few slices before or after this operator. */
-enum { RANK_READY, RANK_BUSY, RANK_LATE };
+ * then the workers that have one of attention's few slices before or after this operator; last the
+ * workers of operators beside it, RANK_BESIDE and up: of two such operators those of the later one,
+ * which ends later. */
+enum { RANK_READY, RANK_BUSY, RANK_LATE, RANK_BESIDE };
 
 /* Workers that may take a task of the operator at hand, as a binary heap: worker[0] is the
  * lightest, and none is lighter than the one at half its index. */
@@ -108,16 +111,55 @@ static void fill_heap(struct heap *h, uint32_t n_workers) {
     for (uint32_t i = h->n / 2; i-- > 0;) sink(h, i);
 }
 
-/* Ranks the workers for an operator of n tasks by their tasks of the previous operator; `whole`:
- * that was ATTENTION_WHOLE. Workers with such a task come last, if the others suffice. */
-static void look_back(struct load *loads, uint32_t n_workers, uint32_t n, bool whole) {
+/* A graph while its tasks are placed, operator by operator; all dummies are the last group. */
+struct placing {
+    struct tgraph *g;
+    struct candidate *list; /* the AOT tasks of group k: list[first[k] .. first[k+1]) */
+    uint32_t *first;        /* [n_groups + 1] */
+    struct load *loads;     /* [n_workers] */
+    struct heap lightest;
+    size_t n_groups;
+};
+
+static uint32_t group_tasks(const struct placing *p, size_t k) {
+    return p->first[k + 1] - p->first[k];
+}
+
+/* Ranks the workers that have tasks of an operator that is placed. */
+static void rank_workers(struct placing *p, int32_t op, uint32_t rank) {
+    for (uint32_t i = p->first[op]; i < p->first[op + 1]; i++)
+        p->loads[p->g->tasks.items[p->list[i].task].worker].rank = rank;
+}
+
+/* Operators beside those of a group. */
+static uint64_t group_beside(const struct placing *p, size_t k) {
+    return k < p->g->kernel->ops.n ? kgraph_beside(p->g->kernel, (int32_t)k) : 0;
+}
+
+/* Begins a group: ranks the workers by their tasks of the previous operator. */
+static void look_back(struct placing *p, size_t k) {
+    const int32_t previous = (int32_t)k - 1 - __builtin_ctzll(~group_beside(p, k));
+    const uint32_t n_workers = p->g->options.device.n_workers;
     uint32_t idle = 0;
-    for (uint32_t w = 0; w < n_workers; w++) idle += loads[w].here == 0;
-    const uint32_t rank = whole && idle > 0 ? RANK_LATE : idle >= n ? RANK_BUSY : RANK_READY;
     for (uint32_t w = 0; w < n_workers; w++) {
-        loads[w].rank = loads[w].here > 0 ? rank : RANK_READY;
-        loads[w].here = 0;
+        p->loads[w].here = 0;
+        p->loads[w].rank = RANK_READY;
     }
+    if (previous < 0) return;
+    rank_workers(p, previous, RANK_BUSY);
+    for (uint32_t w = 0; w < n_workers; w++) idle += p->loads[w].rank == RANK_READY;
+    if (p->g->kernel->ops.items[previous].kind == OP_ATTENTION_WHOLE && idle > 0)
+        rank_workers(p, previous, RANK_LATE);
+    else if (idle < group_tasks(p, k))
+        rank_workers(p, previous, RANK_READY);
+}
+
+/* Ranks the workers that have tasks of operators beside a group's. */
+static void look_beside(struct placing *p, size_t k) {
+    const uint64_t beside = group_beside(p, k);
+    uint32_t rank = RANK_BESIDE;
+    for (int i = 63; i >= 0; i--)
+        if (beside >> i & 1) rank_workers(p, (int32_t)k - 1 - i, rank++);
 }
 
 /* Attention whose slices are worth a place of their own; on CUDA alone ATTENTION_SPLIT's. */
@@ -175,55 +217,58 @@ static void note_load(struct load *l, uint64_t bytes) {
     l->here++;
 }
 
-/* Places an operator's n tasks c where those of another are, if both are cut alike and these have
+/* Places a group's tasks where those of operator `from` are, if both are cut alike and these have
  * workers. */
-static bool place_like(struct tgraph *g, struct candidate *c, const struct candidate *like,
-                       uint32_t n, struct load *loads) {
-    struct task *t = g->tasks.items;
+static bool place_like(struct placing *p, size_t k, int32_t from) {
+    struct task *t = p->g->tasks.items;
+    struct candidate *c = p->list + p->first[k];
+    const struct candidate *like = p->list + p->first[from];
+    const uint32_t n = group_tasks(p, k);
+    if (group_tasks(p, (size_t)from) != n) return false;
     qsort(c, n, sizeof *c, heavier_first); /* as those are */
     for (uint32_t i = 0; i < n; i++)
         if (t[like[i].task].worker == NO_WORKER || t[like[i].task].unit0 != t[c[i].task].unit0 ||
             t[like[i].task].unit1 != t[c[i].task].unit1 ||
             t[like[i].task].row0 != t[c[i].task].row0 || t[like[i].task].row1 != t[c[i].task].row1)
             return false;
-    look_back(loads, g->options.device.n_workers, n, false);
     for (uint32_t i = 0; i < n; i++) {
         t[c[i].task].worker = t[like[i].task].worker;
-        note_load(&loads[t[c[i].task].worker], c[i].bytes);
+        note_load(&p->loads[t[c[i].task].worker], c[i].bytes);
     }
     return true;
 }
 
-/* Marks the workers that will have the slices of `next`, if few have one, or EMBED, if `next` is
- * SAMPLE. */
-static void look_ahead(const struct tgraph *g, const struct task *next, struct load *loads) {
+/* Marks the workers that will have the slices of the group after k, if few have one, or EMBED, if
+ * that is SAMPLE. */
+static void look_ahead(struct placing *p, size_t k) {
+    const struct tgraph *g = p->g;
+    if (k + 1 >= p->n_groups || group_tasks(p, k + 1) == 0) return;
+    const struct task *next = &g->tasks.items[p->list[p->first[k + 1]].task];
     if (is_of_few(g, next))
         for (uint32_t i = 0; i < next->unit1; i++)
-            loads[slice_worker(next, i, g->options.device.n_workers)].rank = RANK_LATE;
+            p->loads[slice_worker(next, i, g->options.device.n_workers)].rank = RANK_LATE;
     const int32_t like = next->op >= 0 ? goes_on_with(g->kernel, next->op) : -1;
-    for (size_t i = 0; like >= 0 && i < g->tasks.n && g->tasks.items[i].op <= like; i++)
-        if (g->tasks.items[i].op == like && g->tasks.items[i].worker != NO_WORKER)
-            loads[g->tasks.items[i].worker].rank = RANK_LATE;
+    if (like >= 0) rank_workers(p, like, RANK_LATE);
 }
 
-/* Places the candidates, all of one operator (or all dummies). whole: it follows ATTENTION_WHOLE;
- * next: a task of the operator after it, or NULL. */
-static void place_group(struct tgraph *g, struct candidate *c, uint32_t n, bool whole,
-                        const struct task *next, struct load *loads, struct heap *lightest) {
-    const uint32_t n_workers = g->options.device.n_workers;
+/* Places a group's tasks, the heaviest on the lightest workers. */
+static void place_group(struct placing *p, size_t k) {
+    struct heap *lightest = &p->lightest;
+    struct candidate *c = p->list + p->first[k];
+    const uint32_t n_workers = p->g->options.device.n_workers, n = group_tasks(p, k);
     const uint32_t most_here = CEIL_DIV(n, n_workers);
     qsort(c, n, sizeof *c, heavier_first);
-    look_back(loads, n_workers, n, whole);
-    if (next != NULL) look_ahead(g, next, loads);
+    look_ahead(p, k);
+    look_beside(p, k);
     fill_heap(lightest, n_workers);
     for (uint32_t i = 0; i < n; i++) {
-        const struct task *t = &g->tasks.items[c[i].task];
+        struct task *t = &p->g->tasks.items[c[i].task];
         const bool slice = is_sliced(t) && t->unit1 <= n_workers;
         const uint32_t w = slice ? slice_worker(t, t->unit0, n_workers) : lightest->worker[0];
-        g->tasks.items[c[i].task].worker = (int32_t)w;
-        note_load(&loads[w], c[i].bytes);
+        t->worker = (int32_t)w;
+        note_load(&p->loads[w], c[i].bytes);
         if (slice) continue;
-        if (loads[w].here == most_here) lightest->worker[0] = lightest->worker[--lightest->n];
+        if (p->loads[w].here == most_here) lightest->worker[0] = lightest->worker[--lightest->n];
         sink(lightest, 0);
     }
 }
@@ -244,20 +289,20 @@ static bool is_less(const struct load *a, const struct load *b) {
     return a->bytes != b->bytes ? a->bytes < b->bytes : a->tasks < b->tasks;
 }
 
-/* Places the candidates, gangs of an operator one after the other, in the order of their tasks:
- * each goes to the consecutive workers that have the least. */
-static void place_gangs(struct tgraph *g, const struct candidate *c, uint32_t n, uint32_t gang,
-                        struct load *loads) {
-    look_back(loads, g->options.device.n_workers, n, false);
-    for (uint32_t i = 0; i < n; i += gang) {
+/* Places the gangs of a group one after the other, in the order of their tasks: each goes to the
+ * consecutive workers that have the least. */
+static void place_gangs(struct placing *p, size_t k, uint32_t gang) {
+    const uint32_t n_workers = p->g->options.device.n_workers;
+    const struct candidate *c = p->list + p->first[k];
+    for (uint32_t i = 0; i < group_tasks(p, k); i += gang) {
         uint32_t best = 0;
-        for (uint32_t w = gang; w + gang <= g->options.device.n_workers; w += gang) {
-            const struct load a = load_of(loads, w, gang), b = load_of(loads, best, gang);
+        for (uint32_t w = gang; w + gang <= n_workers; w += gang) {
+            const struct load a = load_of(p->loads, w, gang), b = load_of(p->loads, best, gang);
             if (is_less(&a, &b)) best = w;
         }
         for (uint32_t m = 0; m < gang; m++) {
-            g->tasks.items[c[i + m].task].worker = (int32_t)(best + m);
-            note_load(&loads[best + m], c[i + m].bytes);
+            p->g->tasks.items[c[i + m].task].worker = (int32_t)(best + m);
+            note_load(&p->loads[best + m], c[i + m].bytes);
         }
     }
 }
@@ -267,51 +312,48 @@ static size_t group_of(const struct tgraph *g, const struct task *t) {
     return t->op < 0 ? g->kernel->ops.n : (size_t)t->op;
 }
 
-static int place_groups(struct diag *d, struct tgraph *g, struct arena *scratch) {
-    const size_t n_groups = g->kernel->ops.n + 1;
+/* Sorts the AOT tasks by group, in their order. */
+static int collect(struct diag *d, struct placing *p, struct arena *scratch) {
+    struct tgraph *g = p->g;
     bool *jit;
-    struct load *loads;
-    struct heap lightest;
-    struct candidate *list;
-    uint32_t *first, *fill; /* the AOT tasks of each group: list[first[k] .. first[k+1]) */
-    TRY(ARENA_NEW(d, scratch, &jit, n_groups));
-    TRY(ARENA_NEW(d, scratch, &loads, g->options.device.n_workers));
-    TRY(ARENA_NEW(d, scratch, &lightest.worker, g->options.device.n_workers));
-    lightest.loads = loads;
-    TRY(ARENA_NEW(d, scratch, &list, g->tasks.n));
-    TRY(ARENA_NEW(d, scratch, &first, n_groups + 1));
-    TRY(ARENA_NEW(d, scratch, &fill, n_groups));
+    uint32_t *fill;
+    TRY(ARENA_NEW(d, scratch, &jit, p->n_groups));
+    TRY(ARENA_NEW(d, scratch, &p->list, g->tasks.n));
+    TRY(ARENA_NEW(d, scratch, &p->first, p->n_groups + 1));
+    TRY(ARENA_NEW(d, scratch, &fill, p->n_groups));
     classify(g, jit);
     for (size_t i = 0; i < g->tasks.n; i++) {
         const size_t k = group_of(g, &g->tasks.items[i]);
         g->tasks.items[i].worker = NO_WORKER;
-        if (!jit[k]) first[k + 1]++;
+        if (!jit[k]) p->first[k + 1]++;
     }
-    for (size_t k = 0; k < n_groups; k++) {
-        first[k + 1] += first[k];
-        fill[k] = first[k];
+    for (size_t k = 0; k < p->n_groups; k++) {
+        p->first[k + 1] += p->first[k];
+        fill[k] = p->first[k];
     }
     for (size_t i = 0; i < g->tasks.n; i++) {
         const struct task *t = &g->tasks.items[i];
         const size_t k = group_of(g, t);
-        if (!jit[k]) list[fill[k]++] = (struct candidate){(int32_t)i, load_bytes(g, t)};
+        if (!jit[k]) p->list[fill[k]++] = (struct candidate){(int32_t)i, load_bytes(g, t)};
     }
-    for (size_t k = 0; k < n_groups; k++) {
-        const uint32_t n = first[k + 1] - first[k];
-        const uint32_t gang = k < g->kernel->ops.n ? g->kernel->ops.items[k].gang : 1;
-        if (gang > 1) {
-            place_gangs(g, list + first[k], n, gang, loads);
-            continue;
-        }
-        const int32_t like = k < g->kernel->ops.n ? is_placed_like(g->kernel, (int32_t)k) : -1;
-        if (like >= 0 && first[like + 1] - first[like] == n &&
-            place_like(g, list + first[k], list + first[like], n, loads))
-            continue;
-        const bool whole = k > 0 && g->kernel->ops.items[k - 1].kind == OP_ATTENTION_WHOLE;
-        const struct task *next = k + 1 < n_groups && first[k + 1] < first[k + 2]
-                                      ? &g->tasks.items[list[first[k + 1]].task]
-                                      : NULL;
-        place_group(g, list + first[k], n, whole, next, loads, &lightest);
+    return QN_OK;
+}
+
+static int place_groups(struct diag *d, struct tgraph *g, struct arena *scratch) {
+    const struct kgraph *kernel = g->kernel;
+    struct placing p = {.g = g, .n_groups = kernel->ops.n + 1};
+    TRY(collect(d, &p, scratch));
+    TRY(ARENA_NEW(d, scratch, &p.loads, g->options.device.n_workers));
+    TRY(ARENA_NEW(d, scratch, &p.lightest.worker, g->options.device.n_workers));
+    p.lightest.loads = p.loads;
+    for (size_t k = 0; k < p.n_groups; k++) {
+        const bool is_op = k < kernel->ops.n;
+        const int32_t like = is_op ? is_placed_like(kernel, (int32_t)k) : -1;
+        look_back(&p, k);
+        if (is_op && kernel->ops.items[k].gang > 1)
+            place_gangs(&p, k, kernel->ops.items[k].gang);
+        else if (like < 0 || !place_like(&p, k, like))
+            place_group(&p, k);
     }
     return QN_OK;
 }

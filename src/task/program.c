@@ -274,12 +274,11 @@ static bool step_fits(const struct check *c, const struct prog_variant *v,
 
 /* The KV cache that an operator reads or writes; NULL: none. */
 static const struct prog_tensor *state_of(const struct prog_header *p, const struct prog_op *op) {
-    struct op_info info;
-    op_describe(op->kind, &info);
-    for (int i = 0; i < info.n_in; i++)
-        if (info.in[i].state) return &PROG(p, TENSOR)[op->in[i]];
-    for (int i = 0; i < info.n_out; i++)
-        if (info.out[i].state) return &PROG(p, TENSOR)[op->out[i]];
+    const struct op_info *info = op_info_of(op->kind);
+    for (int i = 0; i < info->n_in; i++)
+        if (info->in[i].state) return &PROG(p, TENSOR)[op->in[i]];
+    for (int i = 0; i < info->n_out; i++)
+        if (info->out[i].state) return &PROG(p, TENSOR)[op->out[i]];
     return NULL;
 }
 
@@ -302,24 +301,23 @@ static int check_op_kv(const struct check *c, uint64_t i) {
 static int check_ops(const struct check *c, const struct prog_variant *v) {
     for (uint64_t i = v->first_op; i < (uint64_t)v->first_op + v->n_ops; i++) {
         const struct prog_op *op = &PROG(c->p, OP)[i];
-        struct op_info info;
         if (op->kind == OP_NONE || op->kind >= N_OP_KINDS) return bad(c, "op", i, "kind");
         if (op_target_of(op->kind) == (is_for_cuda(c) ? OP_ON_CPU : OP_ON_CUDA))
             return fail(c->d, QN_EFORMAT,
                         "%s: op %llu: backend %s, which the program is for, has no %s", c->name,
                         (unsigned long long)i, is_for_cuda(c) ? "cuda" : "cpu", op_name(op->kind));
-        op_describe(op->kind, &info);
+        const struct op_info *info = op_info_of(op->kind);
         if (op->gang < 1 || op->gang > PROG_MAX_GANG || op->gang > c->p->n_workers)
             return bad(c, "op", i, "gang");
-        if (!norms_fit(c, op, &info)) return bad(c, "op", i, "in");
+        if (!norms_fit(c, op, info)) return bad(c, "op", i, "in");
         if (!step_fits(c, v, op)) return bad(c, "op", i, "n_rows");
         for (int k = 0; k < OP_MAX_IN; k++)
-            if (k < info.n_in ? !operand_fits(c, v, op->in[k], &info.in[k])
-                              : op->in[k] != PROG_NONE)
+            if (k < info->n_in ? !operand_fits(c, v, op->in[k], &info->in[k])
+                               : op->in[k] != PROG_NONE)
                 return bad(c, "op", i, "in");
         for (int k = 0; k < OP_MAX_OUT; k++)
-            if (k < info.n_out ? !operand_fits(c, v, op->out[k], &info.out[k])
-                               : op->out[k] != PROG_NONE)
+            if (k < info->n_out ? !operand_fits(c, v, op->out[k], &info->out[k])
+                                : op->out[k] != PROG_NONE)
                 return bad(c, "op", i, "out");
         TRY(check_op_kv(c, i));
     }

@@ -134,18 +134,17 @@ static int add_ops(struct maker *m, const struct tgraph *g, const struct prog_va
                             .n_rows = kop_rows(op),
                             .attrs = op->attrs,
                             .gang = op->gang};
-        struct op_info info;
-        op_describe(op->kind, &info);
+        const struct op_info *info = op_info_of(op->kind);
         for (int k = OP_MAX_IN - 1; k >= 0; k--) {
             const bool there = op->in[k] != NO_TENSOR;
             p.in[k] = there ? v->first_tensor + (uint32_t)op->in[k] : PROG_NONE;
             const struct prog_tensor *t = there ? &m->tensors.items[p.in[k]] : NULL;
-            if (there && info.in[k].weight && t->n_dims >= 2) p.k = t->shape[t->n_dims - 1];
+            if (there && info->in[k].weight && t->n_dims >= 2) p.k = t->shape[t->n_dims - 1];
         }
         for (int k = 0; k < OP_MAX_OUT; k++) {
             const bool there = op->out[k] != NO_TENSOR;
             p.out[k] = there ? v->first_tensor + (uint32_t)op->out[k] : PROG_NONE;
-            if (there && info.out[k].state) m->tensors.items[p.out[k]].where = (uint64_t)op->layer;
+            if (there && info->out[k].state) m->tensors.items[p.out[k]].where = (uint64_t)op->layer;
         }
         TRY(ARRAY_PUSH(m->d, &m->ops, p));
     }

@@ -376,15 +376,16 @@ static int read_operand(struct names *n, struct verify_map *m, bool in, int slot
 
 int task_verify_map(struct proof *f, uint32_t op, struct verify_map *map) {
     memset(map, 0, sizeof *map);
-    struct names n = {.f = f, .op = &PROG(f->p, OP)[op], .info = &map->info, .guess = -1};
-    op_describe((enum op_kind)n.op->kind, &map->info);
+    const struct prog_op *o = &PROG(f->p, OP)[op];
+    map->info = op_info_of((enum op_kind)o->kind);
+    struct names n = {.f = f, .op = o, .info = map->info, .guess = -1};
     set_given(&n);
-    const char *at = map->info.rows;
+    const char *at = map->info->rows;
     map->rows = sum(&n, &at);
     const uint64_t units = bind(&n);
-    at = map->info.units;
+    at = map->info->units;
     map->units = begins_with(at, 'u') ? units : sum(&n, &at);
-    for (int i = 0; i < map->info.n_in; i++) TRY(read_operand(&n, map, true, i));
-    for (int i = 0; i < map->info.n_out; i++) TRY(read_operand(&n, map, false, i));
+    for (int i = 0; i < map->info->n_in; i++) TRY(read_operand(&n, map, true, i));
+    for (int i = 0; i < map->info->n_out; i++) TRY(read_operand(&n, map, false, i));
     return QN_OK;
 }

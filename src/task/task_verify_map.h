@@ -49,7 +49,7 @@ struct verify_operand {
 };
 
 struct verify_map {
-    struct op_info info;
+    const struct op_info *info;
     uint64_t rows, units;
     struct verify_operand in[OP_MAX_IN], out[OP_MAX_OUT];
 };

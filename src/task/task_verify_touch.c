@@ -79,9 +79,9 @@ int task_verify_touch(struct proof *f, uint32_t index) {
     if (t->kind == OP_NONE) return QN_OK;
     const struct prog_op *op = &PROG(f->p, OP)[t->op];
     const struct verify_map *m = &f->maps[t->op - f->v->first_op];
-    for (int i = 0; i < m->info.n_in; i++)
+    for (int i = 0; i < m->info->n_in; i++)
         if (op->in[i] != PROG_NONE) TRY(touch(f, op->in[i], index, &m->in[i], false));
-    for (int i = 0; i < m->info.n_out; i++)
+    for (int i = 0; i < m->info->n_out; i++)
         if (op->out[i] != PROG_NONE) TRY(touch(f, op->out[i], index, &m->out[i], true));
     return QN_OK;
 }

@@ -152,17 +152,16 @@ static bool knows_transport(const struct proof *f, const struct prog_op *op,
 static int check_flag_slots(struct proof *f) {
     for (uint32_t i = f->v->first_op; i < f->v->first_op + f->v->n_ops; i++) {
         const struct prog_op *op = &PROG(f->p, OP)[i];
-        struct op_info info;
-        op_describe(op->kind, &info);
-        for (int n = 0; n < info.n_in + info.n_out; n++) {
-            const bool in = n < info.n_in;
-            const uint32_t index = in ? op->in[n] : op->out[n - info.n_in];
-            const struct op_slot *slot = in ? &info.in[n] : &info.out[n - info.n_in];
+        const struct op_info *info = op_info_of(op->kind);
+        for (int n = 0; n < info->n_in + info->n_out; n++) {
+            const bool in = n < info->n_in;
+            const uint32_t index = in ? op->in[n] : op->out[n - info->n_in];
+            const struct op_slot *slot = in ? &info->in[n] : &info->out[n - info->n_in];
             if (index == PROG_NONE) continue;
             const uint32_t transport = proof_tensor(f, index)->transport;
             if (knows_transport(f, op, slot, in, transport)) continue;
             return fail(f->d, QN_EVERIFY, "tensor %s carries flags, which %s cannot %s as its %s",
-                        program_string(f->p, proof_tensor(f, index)->name), info.name,
+                        program_string(f->p, proof_tensor(f, index)->name), info->name,
                         in ? "poll" : "store", slot->name);
         }
     }

@@ -123,11 +123,10 @@ static void find_flaggable(struct pass *p) {
         p->possible[i] = best_transport(p, &k->tensors.items[i]);
     for (size_t i = 0; i < k->ops.n; i++) {
         const struct kop *op = &k->ops.items[i];
-        struct op_info info;
-        op_describe(op->kind, &info);
+        const struct op_info *info = op_info_of(op->kind);
         const bool any = knows_flags(k, op);
-        for (int n = 0; n < info.n_in; n++) note_slot(p, op->in[n], &info.in[n], any);
-        for (int n = 0; n < info.n_out; n++) note_slot(p, op->out[n], &info.out[n], any);
+        for (int n = 0; n < info->n_in; n++) note_slot(p, op->in[n], &info->in[n], any);
+        for (int n = 0; n < info->n_out; n++) note_slot(p, op->out[n], &info->out[n], any);
     }
 }
 

@@ -76,6 +76,23 @@ grep -q "one .*not today" "$T/said" && grep -q "two .*100.00%" "$T/said" || die 
 ab 2 "one=$T/none"
 ab 2 "one=$Q" "one=$Q"
 
+# serve_figures: a server over a made-up tokenizer; one that does not come up is said, with its words.
+figures() {
+    local want=$1 program=$2 code=0
+    shift 2
+    python3 bench/serve_figures.py "$program" "$T/configs/small" --backend cpu --max-num-seqs 2 --max-model-len 64 --input-len 4 \
+        --output-len 8 --record figures "$@" >"$T/said" 2>"$T/err" || code=$?
+    [ $code -eq "$want" ] || die "bench/serve_figures.py $*: exit code $code, want $want"
+    tr -d '\n' <"$OUT/figures.json" >"$T/out"
+}
+figures 0 "$Q" --only streams,guided --streams 1,2 --rounds 2 --guided 2 --guided-rounds 1
+check '[o[0]["parts"]["streams"][n]["tokens"] for n in ("1", "2")] == [16, 32]'
+check 'all(o[0]["parts"]["guided"][k]["ratio"] > 0 for k in ("free", "one regex", "one schema", "own schemas"))'
+figures 1 "$Q" --only streams --streams 1 --output-len 70
+grep -q "^streams: FAILED: .* 400 " "$T/said" || die "figures: a request that is refused"
+figures 1 "$T/bin/broken"
+grep -q "not today" "$T/said" || die "figures: a server that does not come up"
+
 for wrong in "--models none" "--skip python" "--gguf small" "--output-len 1"; do
     python3 bench/compare.py --configs "$T/configs" $wrong >"$T/out" 2>"$T/err" && die "taken: $wrong"
     [ $? -eq 2 ] || die "$wrong: want exit code 2"

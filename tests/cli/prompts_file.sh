@@ -143,9 +143,10 @@ run 2 generate $TINY --prompt x --max-inter-token-latency-ms -1
 # A batch that is stopped leaves whole lines.
 for i in $(seq 400); do echo "{\"prompt\": \"Once $i\"}"; done >"$T/in"
 for signal in KILL TERM; do
+    : >"$T/out" # the lines that are waited for below are not those of the run before
     "$Q" generate $TINY -q --threads 1 --max-num-seqs 2 --prompts-file "$T/in" --max-tokens 150 --ignore-eos \
         --format json >"$T/out" 2>"$T/err" &
-    for _ in $(seq 200); do [ "$(wc -l <"$T/out")" -ge 3 ] && break; sleep 0.05; done
+    while kill -0 $! 2>/dev/null && [ "$(wc -l <"$T/out")" -lt 3 ]; do sleep 0.05; done
     kill -$signal $! 2>/dev/null
     wait $! 2>/dev/null
     [ -z "$(tail -c 1 "$T/out")" ] || die "$signal: the last line is torn"

@@ -536,12 +536,11 @@ static int run_one(struct op_case *c) {
 }
 
 static bool touches_state(const struct op_case *c) {
-    struct op_info info;
-    op_describe(c->op->kind, &info);
-    for (int i = 0; i < info.n_in; i++)
-        if (info.in[i].state) return true;
-    for (int i = 0; i < info.n_out; i++)
-        if (info.out[i].state) return true;
+    const struct op_info *info = op_info_of(c->op->kind);
+    for (int i = 0; i < info->n_in; i++)
+        if (info->in[i].state) return true;
+    for (int i = 0; i < info->n_out; i++)
+        if (info->out[i].state) return true;
     return false;
 }
 

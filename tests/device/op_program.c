@@ -177,25 +177,24 @@ static int add_stacks_in_turns(struct diag *d, struct kgraph *g, int32_t *in) {
 }
 
 static int build(struct diag *d, struct kgraph *g, const struct op_form *f, bool images) {
-    struct op_info info;
     int32_t in[OP_MAX_IN], out[OP_MAX_OUT];
-    op_describe(f->kind, &info);
+    const struct op_info *info = op_info_of(f->kind);
     for (int i = 0; i < OP_MAX_IN; i++) in[i] = NO_TENSOR;
     for (int i = 0; i < OP_MAX_OUT; i++) out[i] = NO_TENSOR;
     if (images && f->kind == OP_GATED_MLP) TRY(add_turns(d, g, in));
     if (images && f->kind == OP_EXPERT_GATE_UP) TRY(add_stacks_in_turns(d, g, in));
-    for (int i = 0; i < info.n_in; i++)
+    for (int i = 0; i < info->n_in; i++)
         if (in[i] != NO_TENSOR)
             continue;
-        else if (!info.in[i].optional || has_slot(&g->spec, f, info.in[i].name))
-            TRY(add_operand(d, g, f, &info.in[i], images, &in[i]));
-    for (int i = 0; i < info.n_out; i++)
-        if (info.out[i].state) TRY(kgraph_state(d, g, "kv", &out[i]));
+        else if (!info->in[i].optional || has_slot(&g->spec, f, info->in[i].name))
+            TRY(add_operand(d, g, f, &info->in[i], images, &in[i]));
+    for (int i = 0; i < info->n_out; i++)
+        if (info->out[i].state) TRY(kgraph_state(d, g, "kv", &out[i]));
     TRY(kgraph_op(d, g, f->kind, 0, in, out));
-    for (int i = 0; i < info.n_out && (f->packed || (images && f->kind == OP_EXPERT_GATE_UP));
+    for (int i = 0; i < info->n_out && (f->packed || (images && f->kind == OP_EXPERT_GATE_UP));
          i++) {
         bool packed;
-        if (out[i] != NO_TENSOR && info.out[i].packable) kgraph_pack_output(g, out[i], &packed);
+        if (out[i] != NO_TENSOR && info->out[i].packable) kgraph_pack_output(g, out[i], &packed);
     }
     return QN_OK;
 }
@@ -288,10 +287,9 @@ static void set_transport(struct op_program *p) {
     for (uint32_t i = 0; i < p->n_variants; i++) {
         if (!p->variants[i].form->rides) continue;
         const struct prog_op *op = &PROG(p->program, OP)[PROG(p->program, VARIANT)[i].first_op];
-        struct op_info info;
-        op_describe(op->kind, &info);
-        for (int k = 0; k < info.n_in; k++) let_ride(p->program, op->in[k], &info.in[k]);
-        for (int k = 0; k < info.n_out; k++) let_ride(p->program, op->out[k], &info.out[k]);
+        const struct op_info *info = op_info_of(op->kind);
+        for (int k = 0; k < info->n_in; k++) let_ride(p->program, op->in[k], &info->in[k]);
+        for (int k = 0; k < info->n_out; k++) let_ride(p->program, op->out[k], &info->out[k]);
     }
 }
 

@@ -100,7 +100,17 @@ struct test {
     struct form_row row;
     struct op_form cut;         /* the same in other tiles */
     struct test_device *device; /* NULL: the CPU */
+    struct share *share;        /* NULL: its program is its own */
     CMUnitTestFunction run;
+};
+
+/* Tests whose forms are variants of one program, so that one image is compiled for all of them. */
+struct share {
+    const struct test *of[OP_MAX_VARIANTS];
+    uint32_t n_tests, n_variants, n_done;
+    int rc; /* of opening, once n_done > 0 */
+    struct diag d;
+    struct op_rig rig;
 };
 
 #define DIE(...) (print_error(__VA_ARGS__), print_error("\n"), assert_true(!"as said above"))
@@ -218,41 +228,111 @@ static const struct op_form *beside_of(const struct op_form *f) {
     return f->decode_only ? &embed : NULL;
 }
 
-static void test_form(void **state) {
-    const struct test *t = *state;
-    struct op_variant variants[OP_MAX_VARIANTS] = {0};
-    struct op_rig rig;
-    struct diag d = {0};
-    const bool device = t->device != NULL;
+static uint32_t count_variants(const struct test *t) {
+    uint32_t n = 0;
+    while (t->row.rows[n] != 0) n++;
+    return n * (1 + has_cuts(t) + (beside_of(&t->row.form) != NULL));
+}
+
+/* The variants of a test, count_variants of them. */
+static void put_variants(const struct test *t, struct op_variant *variants) {
+    const struct op_form *beside = beside_of(&t->row.form);
+    for (const uint32_t *rows = t->row.rows; *rows != 0; rows++) {
+        struct op_variant v = {&t->row.form, *rows, MIN(*rows, (uint32_t)ITERATION_SLOTS), 0};
+        *variants++ = v;
+        v.form = &t->cut;
+        if (has_cuts(t)) *variants++ = v;
+        v.form = beside;
+        if (beside != NULL) *variants++ = v;
+    }
+}
+
+static int open_rig(struct diag *d, const struct test *const *tests, uint32_t n,
+                    struct op_rig *rig) {
+    const struct test *first = tests[0];
+    const bool device = first->device != NULL;
     const struct op_machine machine = {.target = device ? TARGET_CUDA : TARGET_CPU,
-                                       .n_workers = t->row.n_workers != 0 ? t->row.n_workers
-                                                    : device ? (uint32_t)t->device->info.n_sms
+                                       .n_workers = first->row.n_workers != 0 ? first->row.n_workers
+                                                    : device ? (uint32_t)first->device->info.n_sms
                                                              : 4,
                                        .n_slots = ITERATION_SLOTS,
                                        .max_model_len = MAX_LEN,
                                        .kv_block = KV_BLOCK,
-                                       .wide = device && t->device->info.major == 9};
-    uint32_t n = 0;
-    for (const uint32_t *rows = t->row.rows; *rows != 0; rows++)
-        variants[n++] =
-            (struct op_variant){&t->row.form, *rows, MIN(*rows, (uint32_t)ITERATION_SLOTS), 0};
-    for (uint32_t i = 0, all = n; has_cuts(t) && i < all; i++)
-        variants[n++] = (struct op_variant){&t->cut, variants[i].rows, variants[i].logit_rows, 0};
-    const struct op_form *beside = beside_of(&t->row.form);
-    for (uint32_t i = 0, all = n; beside != NULL && i < all; i++)
-        variants[n++] = (struct op_variant){beside, variants[i].rows, variants[i].logit_rows, 0};
-    int rc = op_rig_open(&d, t->device, &t->shape->spec, &machine, variants, n, N_KV_BLOCKS, &rig);
-    if (is_refused(t)) {
-        assert_true(rc == QN_EUNSUPPORTED || rc == QN_ESHAPE);
-        n = 0;
-    } else if (rc != QN_OK) {
-        print_error("%s\n", d.message);
-    }
-    for (uint32_t i = 0; i < n && rc == QN_OK; i++)
-        if (rig.program.variants[i].form == &t->row.form) run_variant(&rig, &t->row, i);
-    if (n > 0 && rc == QN_OK) run_cuts(&rig, t);
+                                       .wide = device && first->device->info.major == 9};
+    struct op_variant variants[OP_MAX_VARIANTS];
+    uint32_t n_variants = 0;
+    for (uint32_t i = 0; i < n; n_variants += count_variants(tests[i++]))
+        put_variants(tests[i], variants + n_variants);
+    return op_rig_open(d, first->device, &first->shape->spec, &machine, variants, n_variants,
+                       N_KV_BLOCKS, rig);
+}
+
+static void run_in(struct op_rig *rig, const struct test *t) {
+    for (uint32_t i = 0; i < rig->program.n_variants; i++)
+        if (rig->program.variants[i].form == &t->row.form) run_variant(rig, &t->row, i);
+    run_cuts(rig, t);
+}
+
+static void test_form(void **state) {
+    const struct test *t = *state;
+    struct op_rig rig;
+    struct diag d = {0};
+    const int rc = open_rig(&d, &t, 1, &rig);
+    if (rc == QN_OK && !is_refused(t)) run_in(&rig, t);
     op_rig_close(&rig);
-    assert_true(is_refused(t) || rc == QN_OK);
+    if (is_refused(t) ? rc != QN_EUNSUPPORTED && rc != QN_ESHAPE : rc != QN_OK)
+        DIE("%d: %s", rc, d.message);
+}
+
+static void test_shared_form(void **state) {
+    const struct test *t = *state;
+    struct share *s = t->share;
+    if (s->n_done++ == 0) s->rc = open_rig(&s->d, s->of, s->n_tests, &s->rig);
+    if (s->rc != QN_OK) DIE("%s", s->d.message);
+    run_in(&s->rig, t);
+}
+
+/* ---- shares ---- */
+
+/* What an image can have in one way only: whether a single row's products ride on data (emit.c:
+ * has_row_flags), how many parts a sum has. 0: the form does not care. */
+static int row_flags_of(const struct form_row *row) {
+    const enum op_kind kind = row->form.kind;
+    const bool one =
+        row->rows[0] == 1 && (kind == OP_QKV_LINEAR || kind == OP_LINEAR || kind == OP_GATED_MLP);
+    return !one ? 0 : row->form.rides ? 1 : 2;
+}
+
+static int parts_of(const struct form_row *row) {
+    const enum op_kind kind = row->form.kind;
+    return kind != OP_LINEAR_SPLITK && kind != OP_SPLITK_SUM ? 0 : row->form.wide_k ? 1 : 2;
+}
+
+static bool clash(int a, int b) {
+    return a != 0 && b != 0 && a != b;
+}
+
+static bool fits(const struct share *s, const struct test *t) {
+    if (s->of[0]->shape != t->shape || s->of[0]->row.n_workers != t->row.n_workers ||
+        s->n_variants + count_variants(t) > OP_MAX_VARIANTS)
+        return false;
+    for (uint32_t i = 0; i < s->n_tests; i++)
+        if (clash(row_flags_of(&s->of[i]->row), row_flags_of(&t->row)) ||
+            clash(parts_of(&s->of[i]->row), parts_of(&t->row)))
+            return false;
+    return true;
+}
+
+/* Gives a GPU's test a share of a program, in shares[*n]. */
+static void share(struct test *t, struct share *shares, size_t *n) {
+    size_t i = 0;
+    if (t->device == NULL || t->run != test_form || is_refused(t)) return;
+    while (i < *n && !(shares[i].n_tests > 0 && fits(&shares[i], t))) i++;
+    *n = MAX(*n, i + 1);
+    shares[i].of[shares[i].n_tests++] = t;
+    shares[i].n_variants += count_variants(t);
+    t->share = &shares[i];
+    t->run = test_shared_form;
 }
 
 /* The models that run a form: bits of enum op_set. */
@@ -418,19 +498,24 @@ static size_t list_tests(struct test_device *device, struct test tests[MAX_TESTS
 int main(void) {
     static struct test tests[MAX_TESTS];
     static struct CMUnitTest units[MAX_TESTS];
+    static struct share shares[MAX_TESTS];
     struct test_device device;
     struct diag d = {0};
     const bool there = device_open(&d, &device) == QN_OK;
     if (!there) print_message("no GPU: %s\n", d.message);
     const char *only = getenv("QN_TEST");
     const size_t n_all = list_tests(there ? &device : NULL, tests);
-    size_t n = 0;
-    for (size_t i = 0; i < n_all; i++)
-        if (only == NULL || fnmatch(only, tests[i].name, 0) == 0)
-            units[n++] =
-                (struct CMUnitTest){tests[i].name, tests[i].run, NULL, NULL, (void *)&tests[i]};
+    size_t n = 0, n_shares = 0;
+    for (size_t i = 0; i < n_all; i++) {
+        if (only != NULL && fnmatch(only, tests[i].name, 0) != 0) continue;
+        share(&tests[i], shares, &n_shares);
+        units[n++] =
+            (struct CMUnitTest){tests[i].name, tests[i].run, NULL, NULL, (void *)&tests[i]};
+    }
     if (n == 0) print_error("no test is called %s\n", only);
     const int failed = _cmocka_run_group_tests("operators", units, n, NULL, NULL);
+    for (size_t i = 0; i < n_shares; i++)
+        if (shares[i].n_done > 0) op_rig_close(&shares[i].rig);
     if (there) device_close(&device);
     return n == 0 ? 1 : failed;
 }

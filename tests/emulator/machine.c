@@ -492,10 +492,18 @@ static void async_step(struct machine *m) {
 
 /* ---- arithmetic --------------------------------------------------------------------------- */
 
+static float float_of(uint32_t bits) {
+    float v;
+    memcpy(&v, &bits, sizeof v);
+    return v;
+}
+
+/* In integers and one product, which is exact: many machines have no instruction for it. */
 float emu_half_to_float(uint16_t bits) {
-    _Float16 h;
-    memcpy(&h, &bits, sizeof h);
-    return (float)h;
+    const uint32_t magnitude = (uint32_t)(bits & 0x7fff) << 13;
+    const float v = magnitude < 0x7c00u << 13 ? float_of(magnitude) * 0x1p112f
+                                              : float_of(magnitude | 0x7f800000);
+    return bits >> 15 ? -v : v;
 }
 
 uint16_t emu_float_to_half(float v) {
@@ -508,10 +516,7 @@ uint16_t emu_float_to_half(float v) {
 static float element(uint32_t pair, uint32_t high, bool f16) {
     uint16_t bits = (uint16_t)(high ? pair >> 16 : pair);
     if (f16) return emu_half_to_float(bits);
-    uint32_t wide = (uint32_t)bits << 16;
-    float v;
-    memcpy(&v, &wide, sizeof v);
-    return v;
+    return float_of((uint32_t)bits << 16);
 }
 
 /* Compiled twice, where the compiler can: for what the machine has at run time. */

@@ -177,7 +177,7 @@ int nvrtcCompileProgram(nvrtc_program p, int n_options, const char *const *optio
     if (write_entries(p) != 0) return NVRTC_ERROR;
     defines_of(n_options, options, defines, sizeof defines);
     snprintf(command, sizeof command,
-             "cd '%s' && exec %s -std=c++17 -Og -g1 %s -fPIC -shared -ffp-contract=off "
+             "cd '%s' && exec %s -std=c++17 %s -fPIC -shared -ffp-contract=off "
              "-fno-strict-aliasing -fno-exceptions -fno-rtti -w -D__CUDA_ARCH__=%d "
              "-D__CUDACC__ -D__CUDACC_RTC__%s -include '%s/device/cuda.h' -I '%s/device' -I . "
              "-I '%s' entries.cc -o image.so '%s' -lm >log 2>&1 </dev/null",

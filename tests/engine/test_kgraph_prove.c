@@ -491,7 +491,7 @@ static void planted_errors_of_experts_are_named(void **state) {
         {"another layer's list", OP_EXPERT_GATE_UP, list_of_first, "y of expert_down"},
         {"another layer's slots", OP_EXPERT_GATE_UP, slots_of_first, "y of expert_down"},
         {"slots in another order than they are read", OP_EXPERT_GATE_UP, both_of_first,
-         "since the last value that is: route expert_gate_up expert_down"},
+         "since the last value that is: expert_gate_up expert_down"},
         {"slots read in another order", OP_EXPERT_DOWN, down_by_first, "y of expert_down"},
         {"another layer's weights", OP_EXPERT_DOWN, weights_of_first, "y of expert_down"},
         {"no weights", OP_EXPERT_DOWN, no_weights, "'weight.expert' is missing"},

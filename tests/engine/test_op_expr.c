@@ -105,7 +105,7 @@ static void finish(struct run *t) {
 struct step {
     struct run *t;
     const struct kop *op;
-    struct op_info info;
+    const struct op_info *info;
     struct expr x;
     struct algebra g;
     struct arena arena;
@@ -119,7 +119,7 @@ static int slot_of(const struct op_slot *slot, int n, const char *name) {
 
 /* Sums of squares of a row: SUM_SQUARES makes them one. */
 static uint32_t n_squares(const struct step *s) {
-    const int slot = slot_of(s->info.in, s->info.n_in, "squares");
+    const int slot = slot_of(s->info->in, s->info->n_in, "squares");
     if (slot >= 0 && s->op->in[slot] != NO_TENSOR)
         return (uint32_t)s->t->r.tensors[s->op->in[slot]].cols;
     return CEIL_DIV(s->t->g.spec.hidden, (uint32_t)SQUARES_COLUMNS);
@@ -342,8 +342,10 @@ static double eighth(const struct step *s, uint32_t q, uint32_t k) {
 static uint32_t chosen(const struct step *s, uint32_t t, uint32_t z) {
     const struct reference_tensor *logits = &s->t->r.tensors[s->op->in[ROUTE_LOGITS]];
     const struct op_attrs *a = &s->op->attrs;
-    for (uint32_t e = 0;; e++)
-        if (experts_has(a, logits->at + t * logits->cols, e) && z-- == 0) return e;
+    uint64_t ids[SPEC_MAX_EXPERTS];
+    const uint64_t n = experts_of(a, logits->at + t * logits->cols, ids);
+    assert_in_range(z + 1, 1, n);
+    return (uint32_t)ids[z];
 }
 
 /* Slots of experts before it, and of rows before it of the same one. */
@@ -496,7 +498,7 @@ static void argument(struct step *s, uint32_t arg, struct cells *out) {
     const char *name = s->x.args[arg].name, *part = strchr(name, '.');
     char base[EXPR_NAME], packed[EXPR_NAME + 8];
     base_name(name, base);
-    const int slot = slot_of(s->info.in, s->info.n_in, base);
+    const int slot = slot_of(s->info->in, s->info->n_in, base);
     if (slot < 0) {
         other_cells(s, arg, out);
         return;
@@ -515,7 +517,7 @@ static void check_output(struct step *s, uint32_t which, const struct cells *v) 
     const struct expr_out *o = &s->x.out[which];
     char base[EXPR_NAME];
     base_name(o->name, base);
-    const int slot = slot_of(s->info.out, s->info.n_out, base);
+    const int slot = slot_of(s->info->out, s->info->n_out, base);
     assert_true(slot >= 0);
     const int32_t tensor = s->op->out[slot];
     uint64_t before = 0, n = dims_product(s, o->dims, o->n_dims);
@@ -559,7 +561,7 @@ static void check_values(struct step *s, const struct cells *args) {
         bool needed[EXPR_MAX_NODES] = {false};
         char base[EXPR_NAME];
         base_name(s->x.out[i].name, base);
-        if (s->op->out[slot_of(s->info.out, s->info.n_out, base)] == NO_TENSOR) continue;
+        if (s->op->out[slot_of(s->info->out, s->info->n_out, base)] == NO_TENSOR) continue;
         expr_needed(&s->x, s->x.out[i].node, absent, needed);
         if (expr_cells(&d, &s->arena, &s->g, &s->x, args, needed, nodes) != QN_OK)
             FAIL("%s: %s", s->x.name, d.message);
@@ -584,7 +586,7 @@ static void check_operator(struct run *t, uint32_t index, bool *seen) {
     struct diag d = {0};
     s->t = t;
     s->op = &t->g.ops.items[index];
-    op_describe(s->op->kind, &s->info);
+    s->info = op_info_of(s->op->kind);
     keep_cache(t, s->op);
     reference_op(&t->r, index);
     if (op_expr_parse(&d, s->op->kind, spec_is_latent(&t->g.spec), &s->x) != QN_OK)

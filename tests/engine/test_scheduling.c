@@ -274,6 +274,9 @@ static void an_engine_says_how_full_it_is(void **state) {
 
 enum { N_SPECS = 12, N_DRAWN = 30 };
 
+/* Fewer with QN_TEST_SHORT. */
+static uint32_t n_specs = N_SPECS, n_drawn = N_DRAWN;
+
 static uint32_t draw(uint64_t *seed, uint32_t n) {
     *seed = *seed * 6364136223846793005u + 1442695040888963407u;
     return (uint32_t)((*seed >> 33) % n);
@@ -304,15 +307,15 @@ static void run_schedule(uint64_t seed, const struct answer *alone, uint32_t *n_
     p.no_prefix_caching = draw(&seed, 4) == 0;
     p.max_inter_token_latency_ms = draw(&seed, 2) ? 0.1 : 0;
     qn_engine *e = open_engine(&p);
-    for (uint32_t i = 0; i < N_DRAWN; i++) {
-        spec[i] = draw(&seed, N_SPECS);
+    for (uint32_t i = 0; i < n_drawn; i++) {
+        spec[i] = draw(&seed, n_specs);
         r[i] = submit_spec(e, spec[i], (int32_t)draw(&seed, 3));
         canceled[i] = draw(&seed, 5) == 0;
         const uint32_t other = draw(&seed, i + 1);
         if (draw(&seed, 3) == 0) (void)qn_engine_wait(e, (int)draw(&seed, 20), NULL);
         if (canceled[other]) qn_request_cancel(r[other]);
     }
-    for (uint32_t i = 0; i < N_DRAWN; i++) {
+    for (uint32_t i = 0; i < n_drawn; i++) {
         struct answer a;
         finish(r[i], &a);
         *n_cached += a.stats.cached_tokens;
@@ -331,6 +334,7 @@ static void schedules_change_no_bit(void **state) {
     (void)state;
     const char *runs = getenv("QN_TEST_RUNS");
     const int n = runs != NULL ? atoi(runs) : 8;
+    if (getenv("QN_TEST_SHORT") != NULL) n_specs = 4, n_drawn = 10;
     uint32_t n_cached = 0, n_preempted = 0;
     qn_engine_params p = params();
     p.model = GOLDEN "qwen3";
@@ -338,7 +342,7 @@ static void schedules_change_no_bit(void **state) {
     p.max_num_seqs = 1;
     p.no_prefix_caching = 1;
     qn_engine *e = open_engine(&p);
-    for (uint32_t i = 0; i < N_SPECS; i++) finish(submit_spec(e, i, 0), &answers[0][i]);
+    for (uint32_t i = 0; i < n_specs; i++) finish(submit_spec(e, i, 0), &answers[0][i]);
     qn_engine_close(e);
     for (int i = 0; i < n; i++) run_schedule(31 + (uint64_t)i, answers[0], &n_cached, &n_preempted);
     assert_true(n < 8 || (n_cached > 0 && n_preempted > 0));

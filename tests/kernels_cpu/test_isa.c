@@ -9,6 +9,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include <cmocka.h>
 #undef fail
@@ -33,6 +34,31 @@ static void each_isa(void (*fn)(const struct cpu_isa *isa)) {
     }
 }
 
+/* Memory that ends where a page begins that nobody may touch: vector code that reads or writes
+ * behind its operands ends here in any build. */
+static struct guard {
+    char *base, *at; /* the pages; what guarded() gave */
+    size_t bytes;    /* of the pages, with the last */
+} guards[16];
+
+static void *guarded(size_t bytes) {
+    const size_t page = 4096;
+    struct guard *g = guards;
+    while (g->base != NULL) assert_true(++g < guards + 16);
+    g->bytes = ((bytes + page - 1) / page + 1) * page;
+    g->base = mmap(NULL, g->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(g->base != MAP_FAILED);
+    assert_int_equal(mprotect(g->base + g->bytes - page, page, PROT_NONE), 0);
+    return g->at = g->base + g->bytes - page - bytes;
+}
+
+static void guarded_free(void *at) {
+    struct guard *g = guards;
+    while (g->at != at) assert_true(++g < guards + 16);
+    munmap(g->base, g->bytes);
+    g->base = g->at = NULL;
+}
+
 static uint64_t random_state;
 static float random_float(void) { /* about normal */
     float sum = 0;
@@ -44,21 +70,21 @@ static float random_float(void) { /* about normal */
 }
 
 static float *random_floats(size_t n) {
-    float *x = malloc(n * sizeof *x + 1);
+    float *x = guarded(n * sizeof *x);
     for (size_t i = 0; i < n; i++) x[i] = random_float();
     return x;
 }
 
 /* n random elements of a type that end exactly at the end of their allocation; `shift` bytes off
- * any alignment. Free *base. */
+ * any alignment. guarded_free() *base. */
 static char *random_weights(enum dtype dtype, size_t n, size_t shift, char **base) {
-    *base = malloc(n * dtype_bytes(dtype) + shift);
+    *base = guarded(n * dtype_bytes(dtype) + shift);
     for (size_t i = 0; i < n; i++) convert_store(dtype, *base + shift, i, random_float());
     return *base + shift;
 }
 
 static void *aligned(size_t bytes) {
-    return aligned_alloc(64, (bytes + 63) / 64 * 64 + 64);
+    return guarded((bytes + 63) / 64 * 64 + 64);
 }
 
 /* ---- gemm ---- */
@@ -80,15 +106,15 @@ static void gemm_case_init(struct gemm_case *c, enum dtype dtype, uint32_t n_out
 }
 
 static void gemm_case_fini(struct gemm_case *c) {
-    free(c->w_base);
-    free(c->x);
-    free(c->y);
+    guarded_free(c->w_base);
+    guarded_free(c->x);
+    guarded_free(c->y);
 }
 
 /* Rows [n0, n1) of the weights times tokens [t0, t1). */
 static void gemm_case_run(const struct gemm_case *c, const struct cpu_isa *isa, uint32_t n0,
                           uint32_t n1, uint32_t t0, uint32_t t1, float *y) {
-    const float **rows = malloc((t1 - t0) * sizeof *rows);
+    const float **rows = guarded((t1 - t0) * sizeof *rows);
     for (uint32_t t = t0; t < t1; t++) rows[t - t0] = c->x + (size_t)t * c->k;
     size_t bytes = isa->pack_bytes(c->dtype, t1 - t0, c->k);
     assert_true(bytes <= cpu_pack_bound(t1 - t0, c->k) && bytes % 64 == 0);
@@ -96,8 +122,8 @@ static void gemm_case_run(const struct gemm_case *c, const struct cpu_isa *isa, 
     isa->pack(c->dtype, rows, NULL, t1 - t0, c->k, pack);
     isa->gemm[c->dtype](c->sum, c->w + (size_t)n0 * c->k * dtype_bytes(c->dtype), n1 - n0, c->k,
                         pack, t1 - t0, y + (size_t)t0 * c->n_out + n0, c->n_out);
-    free(pack);
-    free(rows);
+    guarded_free(pack);
+    guarded_free(rows);
 }
 
 /* Float sums of k products in lanes: the error of each partial sum is bounded by the sum of the
@@ -157,7 +183,7 @@ static void gemm_cut(const struct cpu_isa *isa, enum cpu_sum sum, enum dtype dty
                           y);
         }
     assert_memory_equal(y, c.y, (size_t)c.n_tok * c.n_out * sizeof *y);
-    free(y);
+    guarded_free(y);
     gemm_case_fini(&c);
 }
 
@@ -182,7 +208,7 @@ static void gemm_columns(const struct gemm_case *c, const struct cpu_isa *isa, u
                          uint32_t k1, float *y) {
     struct gemm_case part = {.dtype = c->dtype, .n_out = c->n_out, .k = k1 - k0, .n_tok = c->n_tok};
     const size_t bytes = dtype_bytes(c->dtype);
-    part.w = part.w_base = malloc((size_t)part.n_out * part.k * bytes);
+    part.w = part.w_base = guarded((size_t)part.n_out * part.k * bytes);
     part.x = random_floats((size_t)part.n_tok * part.k);
     for (uint32_t n = 0; n < part.n_out; n++)
         memcpy(part.w + (size_t)n * part.k * bytes, c->w + ((size_t)n * c->k + k0) * bytes,
@@ -190,8 +216,8 @@ static void gemm_columns(const struct gemm_case *c, const struct cpu_isa *isa, u
     for (uint32_t t = 0; t < part.n_tok; t++)
         memcpy(part.x + (size_t)t * part.k, c->x + (size_t)t * c->k + k0, part.k * sizeof(float));
     gemm_case_run(&part, isa, 0, part.n_out, 0, part.n_tok, y);
-    free(part.w_base);
-    free(part.x);
+    guarded_free(part.w_base);
+    guarded_free(part.x);
 }
 
 /* The partial sums [p, end) added up in order, from their definition; false: they have no columns.
@@ -210,7 +236,7 @@ static bool gemm_in_order(const struct gemm_case *c, const struct cpu_isa *isa, 
         for (uint32_t i = 0; any && i < n_sums; i++) y[i] += one[i];
         any = true;
     }
-    free(one);
+    guarded_free(one);
     return any;
 }
 
@@ -231,9 +257,9 @@ static void gemm_halves(const struct cpu_isa *isa) {
             assert_true(gemm_in_order(&c, isa, 0, PARTIALS / 2, want));
             const bool more = gemm_in_order(&c, isa, PARTIALS / 2, PARTIALS, right);
             for (uint32_t s = 0; more && s < n_sums; s++) want[s] += right[s];
-            free(right);
+            guarded_free(right);
             assert_memory_equal(want, c.y, n_sums * sizeof *want);
-            free(want);
+            guarded_free(want);
             gemm_case_fini(&c);
         }
 }
@@ -257,7 +283,8 @@ static void pack_scale(const struct cpu_isa *isa) {
             isa->pack(float_dtypes[d], rows, scale, 3, k, a);
             isa->pack(float_dtypes[d], done, NULL, 3, k, b);
             assert_memory_equal(a, b, bytes);
-            free(a), free(b), free(x), free(scale), free(xs);
+            guarded_free(a), guarded_free(b), guarded_free(x), guarded_free(scale),
+                guarded_free(xs);
         }
 }
 
@@ -280,7 +307,7 @@ static void attend_double(const struct attend_case *c, uint32_t h, double *o, do
                           double *sum_out) {
     const enum dtype kv = (enum dtype)c->row.dtype;
     const uint32_t K = c->row.k_width, V = c->row.v_width, pitch = c->row.v_in_k ? K : V;
-    double *s = malloc(c->n * sizeof *s), max = -INFINITY, sum = 0;
+    double *s = guarded(c->n * sizeof *s), max = -INFINITY, sum = 0;
     for (uint32_t p = 0; p < c->n; p++) {
         s[p] = 0;
         for (uint32_t i = 0; i < K; i++)
@@ -296,7 +323,7 @@ static void attend_double(const struct attend_case *c, uint32_t h, double *o, do
     }
     *max_out = max;
     *sum_out = sum;
-    free(s);
+    guarded_free(s);
 }
 
 static void fresh(float *state, uint32_t n_q, uint32_t V) {
@@ -307,7 +334,7 @@ static void fresh(float *state, uint32_t n_q, uint32_t V) {
 static void attend_check(const struct cpu_isa *isa, const struct attend_case *c, uint32_t first) {
     const uint32_t K = c->row.k_width, V = c->row.v_width, bytes = dtype_bytes(c->row.dtype);
     float *state = random_floats(c->n_q * (V + 2)), *one = random_floats(V + 2);
-    double *o = malloc(V * sizeof *o), max, sum;
+    double *o = guarded(V * sizeof *o), max, sum;
     const char *k = c->k + (size_t)first * K * bytes;
     const char *v = c->v + (size_t)first * (c->row.v_in_k ? K : V) * bytes;
     fresh(state, c->n_q, V);
@@ -328,7 +355,7 @@ static void attend_check(const struct cpu_isa *isa, const struct attend_case *c,
         isa->attend(&c->row, c->q + h * K, 1, k, v, c->n - first, one);
         assert_memory_equal(one, s, (V + 2) * sizeof *one);
     }
-    free(state), free(one), free(o);
+    guarded_free(state), guarded_free(one), guarded_free(o);
 }
 
 /* With v_in_k the values are the keys' first elements; `v` is then their address. */
@@ -342,7 +369,7 @@ static void attend_shape(const struct cpu_isa *isa, struct kv_row row, uint32_t 
     if (row.v_in_k) c.v = c.k;
     attend_check(isa, &c, 0);
     attend_check(isa, &c, c.n / 3);
-    free(c.q), free(c.k_base), free(c.v_base);
+    guarded_free(c.q), guarded_free(c.k_base), guarded_free(c.v_base);
 }
 
 static void attend_shapes(const struct cpu_isa *isa) {
@@ -386,7 +413,7 @@ static void exponentials(const struct cpu_isa *isa) {
 
 static void silu(const struct cpu_isa *isa) {
     for (uint32_t n = 1; n < 50; n++) {
-        float *g = random_floats(n), *u = random_floats(n), *h = malloc(n * sizeof *h);
+        float *g = random_floats(n), *u = random_floats(n), *h = guarded(n * sizeof *h);
         for (uint32_t i = 0; i < n; i++) g[i] *= 8;
         memcpy(h, g, n * sizeof *h);
         isa->silu_mul(h, u, n);
@@ -397,7 +424,7 @@ static void silu(const struct cpu_isa *isa) {
             isa->silu_mul(&alone, u + i, 1);
             assert_memory_equal(&alone, h + i, sizeof alone);
         }
-        free(g), free(u), free(h);
+        guarded_free(g), guarded_free(u), guarded_free(h);
     }
 }
 
@@ -420,7 +447,7 @@ static void sums(const struct cpu_isa *isa) {
         for (uint32_t i = 0; i < n; i++) x[i] = i % 2 == 0 ? NAN : -INFINITY;
         isa->max_sumexp(x, n, out);
         assert_true(out[0] == -INFINITY && out[1] == 0);
-        free(x);
+        guarded_free(x);
     }
 }
 

@@ -207,6 +207,10 @@ static void fails(const char *program, size_t n, int code, const char *words) {
     struct diag d = {0};
     int rc = chat_template_parse(&d, "x.jinja", program, n, "", "", &c);
     if (rc == QN_OK) rc = chat_template_render(&d, c, talk, sizeof talk - 1, NULL, &out);
+#ifdef __SANITIZE_ADDRESS__ /* there 2,000 ms may be over before the last step */
+    if (strcmp(words, "steps") == 0 && strstr(d.message, "took more than 2000 ms") != NULL)
+        words = "took";
+#endif
     if (rc != code || strstr(d.message, words) == NULL)
         print_error("%.100s: code %d, want %d: '%s', want '%s'\n", program, rc, code, d.message,
                     words);

@@ -225,11 +225,11 @@ static void shared_experts_have_a_gate(void **state) {
     open_graph(&o, "Qwen2MoeForCausalLM", EXPERTS ",\"shared_expert_intermediate_size\":21", 1, 1,
                false);
     want_ops(&o.g,
-             (enum op_kind[]){OP_QKV, OP_ATTENTION, OP_LINEAR, OP_GATED_MLP, OP_LINEAR, OP_ROUTER,
-                              OP_ROUTE, OP_EXPERT_GATE_UP, OP_EXPERT_DOWN},
+             (enum op_kind[]){OP_QKV, OP_ATTENTION, OP_LINEAR, OP_ROUTER, OP_ROUTE, OP_GATED_MLP,
+                              OP_LINEAR, OP_EXPERT_GATE_UP, OP_EXPERT_DOWN},
              9);
     want_weight(&o.g, "model.layers.0.mlp.shared_expert.down_proj.weight", DTYPE_BF16, 48, 21);
-    const struct tensor *router = &o.g.tensors.items[o.g.ops.items[6].in[ROUTER_W]];
+    const struct tensor *router = &o.g.tensors.items[o.g.ops.items[4].in[ROUTER_W]];
     assert_int_equal(router->shape[0], 6);
     assert_string_equal(o.g.parts.items[router->first_part + 1].name,
                         "model.layers.0.mlp.shared_expert_gate.weight");

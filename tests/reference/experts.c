@@ -1,5 +1,6 @@
 #include "reference/experts.h"
 #include "graph/expert_list.h"
+#include "graph/model_spec.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -13,30 +14,28 @@ static double best_of(const struct op_attrs *a, const double *scores, uint64_t g
     return most;
 }
 
-/* Whether an expert's group is one of the top_groups best. */
-static bool is_open(const struct op_attrs *a, const double *scores, uint64_t expert) {
-    if (a->groups == 0) return true;
-    const uint64_t own = expert / (a->experts / a->groups);
-    const double score = best_of(a, scores, own);
+/* Of n scores, whether fewer than `top` are before this one: larger, or as large with a lower id.
+ */
+static bool is_among(const double *scores, uint64_t n, uint64_t id, uint64_t top) {
     uint64_t before = 0;
-    for (uint64_t g = 0; g < a->groups; g++)
-        before += best_of(a, scores, g) > score || (best_of(a, scores, g) == score && g < own);
-    return before < a->top_groups;
+    for (uint64_t i = 0; i < n; i++)
+        before += scores[i] > scores[id] || (scores[i] == scores[id] && i < id);
+    return before < top;
 }
 
-bool experts_has(const struct op_attrs *a, const double *scores, uint64_t expert) {
-    uint64_t before = 0;
-    if (!is_open(a, scores, expert)) return false;
-    for (uint64_t e = 0; e < a->experts; e++)
-        if (is_open(a, scores, e))
-            before += scores[e] > scores[expert] || (scores[e] == scores[expert] && e < expert);
-    return before < a->top_k;
-}
-
-/* Its place among a row's experts by ascending id. */
-static uint64_t place_of(const struct op_attrs *a, const double *scores, uint64_t expert) {
-    uint64_t n = 0;
-    for (uint64_t e = 0; e < expert; e++) n += experts_has(a, scores, e);
+uint64_t experts_of(const struct op_attrs *a, const double *scores, uint64_t *ids) {
+    double group[SPEC_MAX_EXPERTS], open[SPEC_MAX_EXPERTS];
+    uint64_t id[SPEC_MAX_EXPERTS], n_open = 0, n = 0;
+    for (uint64_t g = 0; g < a->groups; g++) group[g] = best_of(a, scores, g);
+    for (uint64_t e = 0; e < a->experts; e++) {
+        if (a->groups != 0 &&
+            !is_among(group, a->groups, e / (a->experts / a->groups), a->top_groups))
+            continue;
+        open[n_open] = scores[e];
+        id[n_open++] = e;
+    }
+    for (uint64_t i = 0; i < n_open; i++)
+        if (is_among(open, n_open, i, a->top_k)) ids[n++] = id[i];
     return n;
 }
 
@@ -45,11 +44,15 @@ void experts_list(struct reference *r, const struct op_attrs *a, const double *s
     struct reference_tensor *l = reference_make(r, list, 0, 0);
     struct reference_tensor *s = reference_make(r, slots, 0, 0);
     uint64_t n_listed = 0, slot = 0;
+    uint64_t *ids = malloc((size_t)r->n_rows * SPEC_MAX_EXPERTS * sizeof *ids);
+    if (ids == NULL) abort();
+    for (uint64_t t = 0; t < r->n_rows; t++)
+        if (experts_of(a, scores + t * cols, ids + t * SPEC_MAX_EXPERTS) != a->top_k) abort();
     for (uint64_t e = 0; e < a->experts; e++) {
         const uint64_t first = slot;
         for (uint64_t t = 0; t < r->n_rows; t++)
-            if (experts_has(a, scores + t * cols, e))
-                s->at[slot++] = (double)(t * a->top_k + place_of(a, scores + t * cols, e));
+            for (uint64_t i = 0; i < a->top_k; i++)
+                if (ids[t * SPEC_MAX_EXPERTS + i] == e) s->at[slot++] = (double)(t * a->top_k + i);
         if (slot == first) continue;
         double *entry = l->at + n_listed++ * l->cols;
         entry[EXPERT_ID] = (double)e;
@@ -57,6 +60,7 @@ void experts_list(struct reference *r, const struct op_attrs *a, const double *s
         entry[EXPERT_END] = (double)slot;
     }
     for (; n_listed < l->rows; n_listed++) l->at[n_listed * l->cols + EXPERT_ID] = -1;
+    free(ids);
 }
 
 /* Numbers that are all different, in no order. */
@@ -66,10 +70,9 @@ static double scrambled(uint64_t i) {
 
 /* The operand of that name; NO_TENSOR: none. */
 static int32_t find(const struct kop *op, const char *name) {
-    struct op_info info;
-    op_describe(op->kind, &info);
-    for (int i = 0; i < info.n_in; i++)
-        if (strcmp(info.in[i].name, name) == 0) return op->in[i];
+    const struct op_info *info = op_info_of(op->kind);
+    for (int i = 0; i < info->n_in; i++)
+        if (strcmp(info->in[i].name, name) == 0) return op->in[i];
     return NO_TENSOR;
 }
 

@@ -4,9 +4,10 @@
 
 #include "reference/operand.h"
 
-/* Whether a row has an expert: it is one of the top_k largest scores[experts], of equal ones of the
- * lower id; with groups, of those in the top_groups groups that have the largest. */
-bool experts_has(const struct op_attrs *a, const double *scores, uint64_t expert);
+/* A row's experts by ascending id, as many as it returns: the top_k largest of scores[experts], of
+ * equal ones those of lower ids; with groups, of those in the top_groups groups that have the
+ * largest. ids[SPEC_MAX_EXPERTS]. */
+uint64_t experts_of(const struct op_attrs *a, const double *scores, uint64_t *ids);
 
 /* Fills a list and its slots from the scores of each row, row by row `cols` apart. */
 void experts_list(struct reference *r, const struct op_attrs *a, const double *scores,

@@ -41,6 +41,8 @@ class Server:
 
     def __init__(self, *args, ready=True, model=TINY, env=None):
         self.log = []
+        if SANITIZED and "--threads" not in args:
+            args = ("--threads", "1", *args)  # ThreadSanitizer has the workers; here two would poll beside other tests
         self.process = subprocess.Popen([QUERN, "serve", model, "--port", "0", "--backend", "cpu", *args],
                                         stderr=subprocess.PIPE, text=True, env={**os.environ, **(env or {})})
         atexit.register(lambda: self.process.poll() is None and self.process.kill())

@@ -167,6 +167,38 @@ def test_engine_breaks():
         assert s.process.returncode == 1 and "shrank" in s.process.stderr.read()
 
 
+def closed_pipe():
+    to_read, to_write = os.pipe()
+    os.close(to_read)
+    return to_write
+
+
+def test_log_cannot_be_written():
+    """stderr on a full disk, or a pipe whose reader left: the server serves and drains."""
+    for log in (os.open("/dev/full", os.O_WRONLY), closed_pipe()):
+        with socket.socket() as c:
+            c.bind(("127.0.0.1", 0))
+            port = c.getsockname()[1]
+        p = subprocess.Popen([QUERN, "serve", TINY, "--port", str(port), "--backend", "cpu"], stderr=log)
+        os.close(log)
+        try:
+            for _ in range(300):
+                assert p.poll() is None, p.returncode
+                with contextlib.suppress(OSError):
+                    c = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+                    c.request("POST", "/v1/completions", json.dumps(KNOWN), JSON)
+                    answer = c.getresponse()
+                    if answer.status == 200:
+                        break
+                time.sleep(0.1)
+            assert json.loads(answer.read())["choices"][0]["text"] == known()[0]
+            c.close()
+            p.send_signal(signal.SIGTERM)
+            assert p.wait(20) == 0
+        finally:
+            p.kill()
+
+
 def test_same_after_restart():
     text, logprobs = known()
     for _ in range(2):

@@ -116,13 +116,17 @@ static inline int fixture_norm(struct diag *d, struct kgraph *g, const struct fi
     return ahead ? QN_OK : fixture_weight(d, g, name, g->spec.hidden, 0, norm);
 }
 
-/* The experts of a layer, after what all tokens have beside them, if there is such. */
+/* The experts of a layer; what all tokens have beside them, if there is such, after ROUTE. */
 static inline int fixture_experts(struct diag *d, struct kgraph *g, int layer,
                                   const struct fixture_names *n, struct fixture_stream *s) {
     const struct experts_spec *e = &g->spec.experts;
     const uint64_t H = g->spec.hidden;
     int32_t out[OP_MAX_OUT], route[OP_MAX_OUT], shared = NO_TENSOR, norm;
     TRY(fixture_weight(d, g, n->norm2, H, 0, &norm));
+    int32_t router[3] = {s->x, norm};
+    TRY(fixture_weight(d, g, n->router, e->n + e->shared_gate, H, &router[ROUTER_W]));
+    TRY(kgraph_op(d, g, OP_ROUTER, layer, router, out));
+    TRY(kgraph_op(d, g, OP_ROUTE, layer, out, route));
     if (e->shared_width != 0) {
         int32_t mlp[7] = {s->x, norm, 0, 0, NO_TENSOR, NO_TENSOR, NO_TENSOR};
         TRY(fixture_weight(d, g, n->wg, e->shared_width, H, &mlp[MLP_WG]));
@@ -133,10 +137,6 @@ static inline int fixture_experts(struct diag *d, struct kgraph *g, int layer,
         TRY(kgraph_op(d, g, OP_LINEAR, layer, linear, out));
         shared = out[0];
     }
-    int32_t router[3] = {s->x, norm};
-    TRY(fixture_weight(d, g, n->router, e->n + e->shared_gate, H, &router[ROUTER_W]));
-    TRY(kgraph_op(d, g, OP_ROUTER, layer, router, out));
-    TRY(kgraph_op(d, g, OP_ROUTE, layer, out, route));
     int32_t up[6] = {s->x, norm, route[ROUTE_OUT_LIST], route[ROUTE_OUT_SLOTS]};
     TRY(kgraph_weight_stacked(d, g, n->eg, e->n, DTYPE_BF16, e->width, 1, H, &up[GATE_UP_WG]));
     TRY(kgraph_weight_stacked(d, g, n->eu, e->n, DTYPE_BF16, e->width, 1, H, &up[GATE_UP_WU]));

@@ -597,6 +597,56 @@ static void what_follows_a_short_operator_is_for_others(void **state) {
     }
 }
 
+/* The operator of that kind in the last layer. */
+static size_t last_op(const struct fixture *f, enum op_kind kind) {
+    size_t op = f->kernel.ops.n - 1;
+    while (op > 0 && f->kernel.ops.items[op].kind != kind) op--;
+    assert_int_equal(f->kernel.ops.items[op].kind, kind);
+    return op;
+}
+
+static int32_t waits_for(const struct fixture *f, size_t op) {
+    size_t i = 0;
+    while (f->tasks.tasks.items[i].op != (int32_t)op) i++;
+    return f->tasks.tasks.items[i].wait;
+}
+
+/* The list of experts is made while the shared experts' MLP runs: neither waits for the other, and
+ * ROUTER and ROUTE have workers of their own if no task of the MLP is larger for it. */
+static void routing_is_beside_shared_experts(void **state) {
+    (void)state;
+    const struct {
+        uint32_t rows, width; /* of the shared experts, 8 to a block */
+        bool coarse;
+        int mlp; /* tasks on 24 workers, of which ROUTER has 2 and ROUTE 1 */
+    } cases[] = {{1, 320, true, 21},  {1, 336, true, 21}, {1, 344, true, 24},
+                 {1, 320, false, 21}, {8, 320, true, 24}, {8, 320, false, 24}};
+    for (size_t c = 0; c < COUNT_OF(cases); c++) {
+        struct model_spec spec = fixture_spec(3, 256, 4, 2, 64, 512, 32000);
+        spec.experts =
+            (struct experts_spec){.n = 32, .top_k = 4, .width = 64, .shared_width = cases[c].width};
+        struct diag d = {0};
+        struct fixture f;
+        struct task_options o = defaults;
+        o.device = device_cuda(90, 24, 0);
+        o.launch = LAUNCH_ALL_AOT;
+        o.coarse_events = cases[c].coarse;
+        ok(&d, fixture_compile(&d, &f, &spec, cases[c].rows, 256, FIXTURE_STEP, &o));
+        const size_t route = last_op(&f, OP_ROUTE), mlp = last_op(&f, OP_GATED_MLP);
+        const uint64_t on_mlp = workers_of(&f, mlp);
+        assert_int_equal(__builtin_popcountll(on_mlp), cases[c].mlp);
+        assert_int_equal(workers_of(&f, route) & workers_of(&f, mlp + 1), 0);
+        if (cases[c].mlp < 24)
+            assert_int_equal((workers_of(&f, route - 1) | workers_of(&f, route)) & on_mlp, 0);
+        assert_int_equal(waits_for(&f, route - 1), waits_for(&f, mlp));
+        assert_true(waits_for(&f, route) < waits_for(&f, mlp + 1));
+        uint32_t n_dummies = 0;
+        for (size_t i = 0; i < f.tasks.tasks.n; i++) n_dummies += f.tasks.tasks.items[i].op < 0;
+        assert_true(n_dummies < 24 * spec.n_layers * 4);
+        fixture_fini(&f);
+    }
+}
+
 /* Who merges pieces has nothing of the LINEAR after it, if as many as it takes have not: 40 - 16
  * workers here, of which 1 can merge 256 columns at once. Not in long contexts. */
 static void merge_is_apart(void **state) {
@@ -805,6 +855,7 @@ int main(void) {
         cmocka_unit_test(sources_of_parts_are_checked),
         cmocka_unit_test(many_rows_are_of_different_requests),
         cmocka_unit_test(what_follows_a_short_operator_is_for_others),
+        cmocka_unit_test(routing_is_beside_shared_experts),
         cmocka_unit_test(merge_is_apart),
         cmocka_unit_test(who_samples_a_row_embeds_it),
         cmocka_unit_test(a_program_keeps_to_its_backend),

@@ -265,8 +265,8 @@ INLINE uint32_t gemm_token(const struct gemm_groups *g, uint32_t group) {
 
 /* A panel of P * R weight rows times groups of tokens. a: of the first row, of token 0, of where
  * the first group's first sums go. The lines to fetch ahead are shared out among the groups. */
-INLINE void gemm_columns(enum dtype dtype, int R, uint32_t P, uint32_t most, struct gemm_args a,
-                         const struct gemm_groups *groups) {
+INLINE void gemm_columns_of(enum dtype dtype, int R, uint32_t P, uint32_t most, struct gemm_args a,
+                            const struct gemm_groups *groups) {
     vf sums[GEMM_SUMS];
     __asm__("" : "=m"(sums)); /* GCC does not see that a chunk has stored what the next one loads */
     const uint32_t bytes = dtype_bytes(dtype), chunk = gemm_chunk(dtype, a.k);
@@ -299,6 +299,15 @@ INLINE void gemm_columns(enum dtype dtype, int R, uint32_t P, uint32_t most, str
     }
 }
 
+/* gemm_columns_of() for one format and one R: compiled once, whatever the panel and the kind of
+ * sum. */
+typedef void gemm_columns(uint32_t P, struct gemm_args a, const struct gemm_groups *groups);
+#define GEMM_COLUMNS(name, dtype, R, most)                                                         \
+    static __attribute__((noinline)) void name(uint32_t P, struct gemm_args a,                     \
+                                               const struct gemm_groups *groups) {                 \
+        gemm_columns_of(dtype, R, P, most, a, groups);                                             \
+    }
+
 /* to[n] += from[n] */
 INLINE void add_sums(float *to, const float *from, uint32_t n) {
     uint32_t i = 0;
@@ -306,12 +315,11 @@ INLINE void add_sums(float *to, const float *from, uint32_t n) {
     for (; i < n; i++) to[i] += from[i];
 }
 
-/* The same with partial sums, which are added up by halves. */
-INLINE void gemm_halves(enum dtype dtype, int R, uint32_t P, uint32_t most, struct gemm_args a,
+/* The same for `rows` = P * R weight rows with partial sums, which are added up by halves. */
+static void gemm_halves(gemm_columns *columns, uint32_t P, uint32_t rows, struct gemm_args a,
                         const struct gemm_groups *groups) {
-    float sums[PARTIALS][GEMM_SUMS]; /* [tokens of the groups][P * R] each */
+    float sums[PARTIALS][GEMM_SUMS]; /* [tokens of the groups][rows] each */
     struct cpu_partials parts = cpu_partials_of(CPU_SUM_HALVES, a.k);
-    const uint32_t rows = P * (uint32_t)R;
     const uint32_t n_tok = gemm_token(groups, groups->g1) - gemm_token(groups, groups->g0);
     float *y = a.y;
     const size_t ldy = a.ldy;
@@ -319,7 +327,7 @@ INLINE void gemm_halves(enum dtype dtype, int R, uint32_t P, uint32_t most, stru
     a.ldy = rows;
     a.next = GEMM_SUMS;
     a.end = parts.end;
-    gemm_columns(dtype, R, P, most, a, groups);
+    columns(P, a, groups);
     float *stack[PARTIALS];
     uint32_t n_stack = 0;
     for (uint32_t i = 0; i < parts.n; i++) {
@@ -331,19 +339,19 @@ INLINE void gemm_halves(enum dtype dtype, int R, uint32_t P, uint32_t most, stru
         memcpy(y + t * ldy, sums[0] + (size_t)t * rows, rows * sizeof(float));
 }
 
-/* A panel of P * R weight rows times n_tok tokens, in groups of at most `most` tokens. */
-INLINE void gemm_panel(enum cpu_sum sum, enum dtype dtype, int R, uint32_t P, uint32_t most,
-                       struct gemm_args a, uint32_t n_tok) {
+/* A panel of `rows` = P * R weight rows times n_tok tokens, in groups of at most `most` tokens. */
+static void gemm_panel(enum cpu_sum sum, gemm_columns *columns, uint32_t P, uint32_t rows,
+                       uint32_t most, struct gemm_args a, uint32_t n_tok) {
     struct gemm_groups g = {.n = (n_tok + most - 1) / most, .n_tok = n_tok};
-    const uint32_t per_block = GEMM_SUMS / (P * (uint32_t)R) / most;
+    const uint32_t per_block = GEMM_SUMS / rows / most;
     float *y = a.y;
     for (; g.g0 < g.n; g.g0 = g.g1) {
         g.g1 = g.g0 + per_block < g.n ? g.g0 + per_block : g.n;
         a.y = y + gemm_token(&g, g.g0) * a.ldy;
         if (sum == CPU_SUM_HALVES)
-            gemm_halves(dtype, R, P, most, a, &g);
+            gemm_halves(columns, P, rows, a, &g);
         else
-            gemm_columns(dtype, R, P, most, a, &g);
+            columns(P, a, &g);
     }
 }
 
@@ -353,16 +361,22 @@ INLINE void gemm_skip(struct gemm_args *a, uint32_t n) {
     a->y += n;
 }
 
-INLINE void gemm_any(enum cpu_sum sum, enum dtype dtype, const void *w, uint32_t n_out, uint32_t k,
-                     const void *x, uint32_t n_tok, float *y, size_t ldy) {
+/* The functions of one weight format: a few rows of few tokens, many rows, one row. */
+struct gemm_forms {
+    enum dtype dtype;
+    gemm_columns *few, *many, *one;
+};
+
+static void gemm_any(enum cpu_sum sum, const struct gemm_forms *of, const void *w, uint32_t n_out,
+                     uint32_t k, const void *x, uint32_t n_tok, float *y, size_t ldy) {
     enum { FEW = DOT_ROWS_FEW, MANY = DOT_ROWS, PANEL = 4 };
     struct gemm_args a = {
         .w = w,
-        .w_stride = (size_t)k * dtype_bytes(dtype),
+        .w_stride = (size_t)k * dtype_bytes(of->dtype),
         .k = k,
         .end = &k,
         .x = x,
-        .x_stride = dot_row_bytes(dtype, k),
+        .x_stride = dot_row_bytes(of->dtype, k),
         .y = y,
         .ldy = ldy,
     };
@@ -370,29 +384,29 @@ INLINE void gemm_any(enum cpu_sum sum, enum dtype dtype, const void *w, uint32_t
     if (k <= PARTIAL_TILE) sum = CPU_SUM_WHOLE;
     if (n_tok <= DOT_TOKENS_FEW)
         for (; n + FEW <= n_out; n += FEW, gemm_skip(&a, FEW))
-            gemm_panel(sum, dtype, FEW, 1, DOT_TOKENS_FEW, a, n_tok);
+            gemm_panel(sum, of->few, 1, FEW, DOT_TOKENS_FEW, a, n_tok);
     else if (n_tok <= 2 * DOT_TOKENS)
         for (; n + PANEL * MANY <= n_out; n += PANEL * MANY, gemm_skip(&a, PANEL * MANY))
-            gemm_panel(sum, dtype, MANY, PANEL, DOT_TOKENS, a, n_tok);
+            gemm_panel(sum, of->many, PANEL, PANEL * MANY, DOT_TOKENS, a, n_tok);
     for (; n + MANY <= n_out; n += MANY, gemm_skip(&a, MANY))
-        gemm_panel(sum, dtype, MANY, 1, DOT_TOKENS, a, n_tok);
-    for (; n < n_out; n++, gemm_skip(&a, 1)) gemm_panel(sum, dtype, 1, 1, DOT_TOKENS, a, n_tok);
+        gemm_panel(sum, of->many, 1, MANY, DOT_TOKENS, a, n_tok);
+    for (; n < n_out; n++, gemm_skip(&a, 1)) gemm_panel(sum, of->one, 1, 1, DOT_TOKENS, a, n_tok);
 }
 
-static void simd_gemm_f32(enum cpu_sum sum, const void *w, uint32_t n_out, uint32_t k,
-                          const void *x, uint32_t n_tok, float *y, size_t ldy) {
-    gemm_any(sum, DTYPE_F32, w, n_out, k, x, n_tok, y, ldy);
-}
-
-static void simd_gemm_bf16(enum cpu_sum sum, const void *w, uint32_t n_out, uint32_t k,
-                           const void *x, uint32_t n_tok, float *y, size_t ldy) {
-    gemm_any(sum, DTYPE_BF16, w, n_out, k, x, n_tok, y, ldy);
-}
-
-static void simd_gemm_f16(enum cpu_sum sum, const void *w, uint32_t n_out, uint32_t k,
-                          const void *x, uint32_t n_tok, float *y, size_t ldy) {
-    gemm_any(sum, DTYPE_F16, w, n_out, k, x, n_tok, y, ldy);
-}
+/* simd_gemm_<name>(): struct cpu_isa's gemm for weights of one format. */
+#define GEMM(name, dtype)                                                                          \
+    GEMM_COLUMNS(gemm_few_##name, dtype, DOT_ROWS_FEW, DOT_TOKENS_FEW)                             \
+    GEMM_COLUMNS(gemm_many_##name, dtype, DOT_ROWS, DOT_TOKENS)                                    \
+    GEMM_COLUMNS(gemm_one_##name, dtype, 1, DOT_TOKENS)                                            \
+    static void simd_gemm_##name(enum cpu_sum sum, const void *w, uint32_t n_out, uint32_t k,      \
+                                 const void *x, uint32_t n_tok, float *y, size_t ldy) {            \
+        static const struct gemm_forms of = {dtype, gemm_few_##name, gemm_many_##name,             \
+                                             gemm_one_##name};                                     \
+        gemm_any(sum, &of, w, n_out, k, x, n_tok, y, ldy);                                         \
+    }
+GEMM(f32, DTYPE_F32)
+GEMM(bf16, DTYPE_BF16)
+GEMM(f16, DTYPE_F16)
 
 #include "kernels/cpu/isa_simd_attend.h"
 

@@ -1,5 +1,6 @@
 /* route.c - the meaning and the forms of ROUTE. */
 #include "device/op_test.h"
+#include "graph/model_spec.h"
 #include "reference/experts.h"
 
 #include <math.h>
@@ -7,13 +8,11 @@
 /* A row's weights: its experts' by ascending id, then its gate. */
 static void weigh(const struct op_attrs *a, const double *logits, double *weight) {
     double all = 0, own = 0, max = -INFINITY;
-    uint64_t n = 0;
+    uint64_t ids[SPEC_MAX_EXPERTS];
+    const uint64_t n = experts_of(a, logits, ids);
     for (uint64_t e = 0; e < a->experts; e++) max = fmax(max, logits[e]);
-    for (uint64_t e = 0; e < a->experts; e++) {
-        const double p = exp(logits[e] - max);
-        all += p;
-        if (experts_has(a, logits, e)) own += weight[n++] = p;
-    }
+    for (uint64_t e = 0; e < a->experts; e++) all += exp(logits[e] - max);
+    for (uint64_t i = 0; i < n; i++) own += weight[i] = exp(logits[ids[i]] - max);
     for (uint64_t i = 0; i < n; i++) weight[i] *= (double)a->routed / (a->normed ? own : all);
     if (a->gates) weight[n] = 1 / (1 + exp(-logits[a->experts]));
 }
