@@ -30,6 +30,7 @@ enum {
     OWN_MAPPING = 128 << 10, /* larger blocks go back to the system when they are freed; the C
                               * library else raises this to the largest one that ever was */
     TICK_MS = 250,
+    TRIM_TICKS = 4, /* from one look at whether memory can go back to the next */
     STALLED_MS =
         500, /* how long /health says that the engine has stalled before the process ends */
 };
@@ -404,10 +405,25 @@ static bool is_drained(const struct server *s) {
     return s->n_calls == 0 && http_connections(s->http) == 0;
 }
 
+/* Memory between blocks in use goes back to the system while nothing generates, once after what
+ * came before: a burst of requests leaves much of it, and the C library gives back only the end. */
+static void trim(struct server *s) {
+    const uint64_t calls = s->metrics.counters[COUNTER_CALLS];
+    const uint32_t connections = http_connections(s->http);
+    if (++s->n_ticks % TRIM_TICKS != 0 || s->n_choices > 0) return;
+    if (calls == s->trimmed_calls && connections == s->trimmed_connections) return;
+    s->trimmed_calls = calls;
+    s->trimmed_connections = connections;
+#ifdef M_MMAP_THRESHOLD
+    malloc_trim(0);
+#endif
+}
+
 static void on_tick(evutil_socket_t fd, short what, void *user) {
     struct server *s = user;
     (void)fd, (void)what;
     gen_tick(s);
+    trim(s);
     if (s->phase == PHASE_STALLED) {
         if (s->drain_until_ns == 0) {
             http_drain(s->http);

@@ -72,6 +72,9 @@ struct server {
     char url[256]; /* of the page */
     uint64_t started_ns, drain_until_ns;
     uint32_t n_calls; /* not answered */
+    uint32_t n_ticks;
+    uint64_t trimmed_calls; /* all calls so far, and connections, when memory last went back */
+    uint32_t trimmed_connections;
 
     qn_engine *engine; /* NULL while loading */
     qn_engine_info info;
