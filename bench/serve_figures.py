@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures `quern serve` with made-up weights: many streams, streams with a grammar, a stopped host.
+"""Measures `quern serve` with made-up weights: many streams, a long prompt, streams with a grammar, a stopped host.
 
     bench/serve_figures.py build/quern FOLDER --record serve-h100 --probe build/tests/grammar_probe
     bench/serve_figures.py build/quern models/tiny --backend cpu --streams 1,4,8 --guided 8 --free 4 --output-len 64 \\
@@ -14,6 +14,8 @@ streams  closed loop of --rounds requests a stream, greedy, no end of sequence, 
 guided   streams with a grammar that cannot end before max_tokens against streams without, in turns; sampled.
 masks    CPU time of the thread that makes masks, per token, of the guided part; with --probe that of single masks
          (bench/masks.py) on this machine.
+prompt   a prompt of --long-len tokens, alone and again; then the same of another prompt while --free streams decode: its first
+         token, and the longest gap of the streams until then beside their longest before.
 stop     --free streams without a grammar and one with, alone; then with the thread that makes masks stopped for a
          second; on a GPU also with the whole server stopped for a second. `late` is what a stream takes longer than in the
          run without a stop, a gap is the longest between two tokens, `usual` the tokens of half a second before and after.
@@ -527,7 +529,40 @@ def part_stop(bench):
     return result
 
 
-PARTS = {"streams": part_streams, "guided": part_guided, "masks": part_masks, "stop": part_stop}
+def first_token_ms(bench, prompt):
+    """When the request was sent, its first token came, and how long that was."""
+    body = json.dumps({"model": NAME, "prompt": prompt, "max_tokens": 8, "temperature": 0, "stream": True,
+                       "stream_options": {"include_usage": True}, **FREE}).encode()
+    made = [read_answer(*answer) for answer in run_lanes(bench.server.port, [(0, [body])])][0]
+    if not made["good"]:
+        raise RuntimeError(f"the long prompt: {made.get('status')} {made['said']}")
+    return made["sent"], made["times"][0], 1e3 * (made["times"][0] - made["sent"])
+
+
+def part_prompt(bench):
+    o = bench.options
+    prompts = [[bench.rng.randrange(FIRST_ID, LAST_ID) for _ in range(o.long_len)] for _ in range(2)]
+    first_token_ms(bench, prompts[0][::-1])
+    row = {key: first_token_ms(bench, prompts[0])[2] for key in ("alone_ms", "alone_again_ms")}
+    load = bench.load([[bench.body(min(o.max_model_len - o.input_len, 1000))] for _ in range(o.free)])
+    time.sleep(1.5)
+    spans = []
+    for key in ("beside_ms", "beside_again_ms"):
+        sent, first, row[key] = first_token_ms(bench, prompts[1])
+        spans.append((sent, first))
+        time.sleep(0.3)
+    streams = load.result()[0]
+    pairs = [(a, b) for r in streams for a, b in zip(r["times"], r["times"][1:])]
+    longest = lambda start, end: max((1e3 * (b - a) for a, b in pairs if b > start and a < end), default=math.nan)
+    row.update(others_before_ms=longest(max(r["times"][0] for r in streams) + 0.3, spans[0][0]),
+               others_gap_ms=longest(*spans[0]), others_gap_again_ms=longest(*spans[1]))
+    print(f"\n{o.long_len} tokens: first token {row['alone_ms']:.1f} ms alone, {row['alone_again_ms']:.1f} again; beside {o.free} streams "
+          f"{row['beside_ms']:.1f}, {row['beside_again_ms']:.1f} again, their longest gap {row['others_gap_ms']:.1f}, "
+          f"{row['others_gap_again_ms']:.1f} again, {row['others_before_ms']:.1f} before")
+    return row
+
+
+PARTS = {"streams": part_streams, "prompt": part_prompt, "guided": part_guided, "masks": part_masks, "stop": part_stop}
 
 
 def without_nan(value):
@@ -579,9 +614,10 @@ def parse():
     a.add_argument("--guided", type=int, default=64, help="streams of the guided part (64)")
     a.add_argument("--guided-rounds", type=int, default=5, help="(5)")
     a.add_argument("--temperature", type=float, default=1, help="of the guided part (1)")
-    a.add_argument("--free", type=int, default=16, help="streams of the stop part (16)")
+    a.add_argument("--free", type=int, default=16, help="streams of the stop and prompt parts (16)")
     a.add_argument("--input-len", type=int, default=128, help="tokens per prompt (128)")
     a.add_argument("--output-len", type=int, default=256, help="tokens to generate (256)")
+    a.add_argument("--long-len", type=int, default=1000, help="tokens of the prompt part's prompts (1000)")
     a.add_argument("--max-num-seqs", type=int, default=256, help="of the server (256)")
     a.add_argument("--max-model-len", type=int, default=2048, help="of the server (2048)")
     a.add_argument("--serve", default=[], type=lambda t: t.split(), help="more options of the server, in one word")

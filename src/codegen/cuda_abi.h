@@ -335,9 +335,10 @@ struct cuda_args {
     const struct cuda_task *tasks; /* [n_tasks] of the program */
     const float *rope_cos;         /* [spec_rope_rows][head_dim / 2], from cpu_rope_fill */
     const float *rope_sin;
-    float *sample_scratch; /* cuda_sample_bytes: work of SAMPLE, [L][2][ceil64(vocab)] */
+    float *sample_scratch; /* cuda_sample_bytes: work of SAMPLE */
     float *waiting_sums;   /* cuda_waiting_bytes: [n_workers] tiles of LINEAR's
                               sums, a block's own; NULL: the program needs none */
+    uint32_t logit_rows;   /* the most of an iteration */
     uint32_t flight;       /* pages requested and not yet arrived per worker, 1..CUDA_MAX_FLIGHT;
                               a few times 8 KB reach full bandwidth, more delays others */
     uint32_t stream;       /* enum cuda_stream */
@@ -349,8 +350,10 @@ struct cuda_args {
  * warps, then one per worker for its compute warps and one per worker for its loader. */
 #define CUDA_TRACE_RINGS(n_workers) (3 * (n_workers))
 
-CUDA_ABI_FN uint64_t cuda_sample_bytes(uint32_t n_logit_rows, uint32_t vocab) {
-    return (uint64_t)n_logit_rows * 2 * ((vocab + 63) & ~63u) * 4;
+/* Of each logit row, or of each worker: whatever is less, [2][ceil64(vocab)]. */
+CUDA_ABI_FN uint64_t cuda_sample_bytes(uint32_t n_logit_rows, uint32_t n_workers, uint32_t vocab) {
+    const uint32_t n = n_logit_rows < n_workers ? n_logit_rows : n_workers;
+    return (uint64_t)n * 2 * ((vocab + 63) & ~63u) * 4;
 }
 
 CUDA_ABI_FN uint64_t cuda_waiting_bytes(uint32_t n_workers) {

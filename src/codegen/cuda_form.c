@@ -89,15 +89,6 @@ static uint32_t item_rows(const struct op_attrs *a) {
     return CUDA_COMPUTE_WARPS * (16 / item_heads(a));
 }
 
-/* FILLING: at least half of the tasks have an item of PREFILL. */
-static bool when_filling(const struct form_case *c, const struct cuda_task *t) {
-    const struct op_attrs *a = &c->op->attrs;
-    const uint32_t rows = item_rows(a);
-    const uint32_t items =
-        CEIL_DIV(c->op->n_rows, rows) * a->kv * CEIL_DIV(a->heads / a->kv, item_heads(a));
-    return c->op->n_rows >= rows && 2 * items >= t->unit1;
-}
-
 /* ---- column `walk` ---- */
 
 static void walk_nothing(const struct form_case *c, struct cuda_task *t) {
@@ -213,7 +204,6 @@ struct form_when {
 #define WHEN_WHOLE     when_whole, "its tasks have some of the rows"
 #define WHEN_NORMED    when_normed, "its tasks have some of the rows, or no norm comes next"
 #define WHEN_MERGED    when_merged, "heads' outputs do not fit scratch"
-#define WHEN_FILLING   when_filling, "fewer than half of the tasks would have rows"
 #define WALK_NOTHING   walk_nothing
 #define WALK_STAGED    walk_staged
 #define WALK_STREAM    walk_stream

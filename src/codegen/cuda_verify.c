@@ -609,7 +609,8 @@ static bool is_attention_form(const struct proof *f, const struct cuda_task *t,
     const bool lease = t->group == 0 && t->unit_blocks == 0 && t->columns == CUDA_LEASE;
     if (a->DR != 0) return lease && t->tile == 1 && cuda_latent_part(a->D, f->cc) != 0;
     return lease && op->kind == OP_ATTENTION &&
-           (t->tile == 0 || (t->tile == rows && op->n_rows >= rows && cuda_rows_fit(a->D, f->cc)));
+           (t->tile == 0 ||
+            (t->tile == rows && op->n_rows > STEP_ROWS && cuda_rows_fit(a->D, f->cc)));
 }
 
 /* ROUTER: some token rows at a time. */

@@ -48,7 +48,8 @@ static void add_up(const struct prog_header *p, uint64_t trace_bytes, struct cud
     plan->task_bytes = cuda_tables_bytes(p);
     plan->rope_bytes =
         2 * (uint64_t)spec_rope_rows(spec, p->max_model_len) * (spec->head_dim / 2) * sizeof(float);
-    plan->sample_bytes = cuda_sample_bytes(most_logit_rows(p), spec->vocab);
+    plan->logit_rows = most_logit_rows(p);
+    plan->sample_bytes = cuda_sample_bytes(plan->logit_rows, p->n_workers, spec->vocab);
     plan->sums_bytes = has_waiting_sums(p) ? cuda_waiting_bytes(p->n_workers) : 0;
     plan->trace_bytes = trace_bytes;
     plan->upload_bytes = cuda_upload_bytes();

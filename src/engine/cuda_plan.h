@@ -21,6 +21,7 @@ struct cuda_plan {
     uint64_t upload_bytes; /* while loading only */
     uint64_t device_bytes; /* all of the above but padding, which is part of the weights */
     uint64_t mail_bytes;   /* host */
+    uint32_t logit_rows;   /* the most of an iteration */
     struct rt_memory rt;
     struct cuda_place *places; /* [weights of the program]; released by cuda_plan_fini */
 };

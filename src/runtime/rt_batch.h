@@ -106,11 +106,12 @@ ABI_SIZE(struct rt_slot, 32);
 struct rt_rows {
     uint32_t n_rows;       /* rows in use, <= the variant's T */
     uint32_t n_logit_rows; /* <= the variant's L */
-    uint32_t steady; /* 1: row i, and logit row i, is of the i-th running request, which decodes */
-    uint32_t scored; /* 1: some request has several logit rows */
-    uint32_t *ended; /* SAMPLE: 1, if a request of a steady iteration has ended or sat it out */
-    int32_t *token;  /* [T] */
-    int32_t *slot;   /* [T] */
+    uint32_t steady;  /* 1: row i, and logit row i, is of the i-th running request, which decodes */
+    uint32_t scored;  /* 1: some request has several logit rows */
+    uint32_t n_alone; /* the first rows, of requests that have one */
+    uint32_t *ended;  /* SAMPLE: 1, if a request of a steady iteration has ended or sat it out */
+    int32_t *token;   /* [T] */
+    int32_t *slot;    /* [T] */
     int32_t *position;  /* [T] 0-based position of the token in its request */
     int32_t *logit_row; /* [L] row whose logits are wanted */
 };

@@ -243,6 +243,7 @@ RT_COLD uint32_t rt_boundary_rows(const struct rt *rt, struct rt_worker *w, uint
         if (s->n_known - s->n_computed == 1)
             filled = rt_boundary_add_rows(rt, w, rt->running[i], 1, filled);
     }
+    rt->batch->rows.n_alone = filled & 0xffff;
     return rt_boundary_chunks(rt, w, filled);
 }
 
@@ -550,6 +551,7 @@ RT_COLD int rt_boundary_lay_out(const struct rt *rt, struct rt_worker *w) {
     if (c->n_waiting > 0) rt_boundary_admit(rt, w);
     if (c->n_running == 0) rt_boundary_ask_again(rt, w);
     if (c->n_running == 0) return 0;
+    rows->n_alone = filled & 0xffff;
     if (more > 0 || c->n_running > first) filled = rt_boundary_rows(rt, w, first, filled);
     c->context = w->context;
     c->supply = w->supply;

@@ -238,6 +238,7 @@ static int launch(struct diag *d, const struct device_program *p, const struct r
                              .rope_cos = on_device(p, DEVICE_ROPE, 0),
                              .rope_sin = on_device(p, DEVICE_ROPE, p->plan.rope_bytes / 2),
                              .sample_scratch = on_device(p, DEVICE_SAMPLE, 0),
+                             .logit_rows = p->plan.logit_rows,
                              .waiting_sums = on_device(p, DEVICE_SUMS, 0),
                              .flight = FLIGHT,
                              .flight_deep = FLIGHT_DEEP,

@@ -22,6 +22,15 @@ struct trial {
     bool overlap;                    /* two requests shared a KV block, or a block was wrong */
 };
 
+/* The first n_alone rows are of requests that have one, in steady iterations all. */
+static void look_at_rows(const struct rt_rows *rows) {
+    assert_true(rows->n_alone <= rows->n_rows);
+    if (rows->steady) assert_int_equal(rows->n_alone, rows->n_rows);
+    for (uint32_t i = 0; i < rows->n_alone; i++)
+        for (uint32_t j = 0; j < rows->n_rows; j++)
+            assert_true(i == j || rows->slot[i] != rows->slot[j]);
+}
+
 /* No block may be in two running requests' tables. */
 static void look_at_blocks(struct trial *t, const struct rt_batch *b) {
     uint8_t used[256] = {0};
@@ -53,6 +62,7 @@ static void look(void *user, const struct rt_batch *b) {
         assert_int_equal(
             b->rows.token[i],
             b->tokens[(uint32_t)s->slot[i] * b->max_model_len + (uint32_t)s->position[i]]);
+    look_at_rows(&b->rows);
     look_at_blocks(t, b);
     if (t->n_seen == t->cancel_at) {
         struct diag d = {0};

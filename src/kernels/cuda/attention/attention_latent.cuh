@@ -108,10 +108,48 @@ DEV uint32_t latent_own_row(const struct latent_item *w, uint32_t first) {
     return own >= w->lo && own < w->hi ? kv_row(&SHARED->batch, w->slot, own) : 0;
 }
 
+/* By bulk copies rows come whole, in an order that the cache has only where they are whole lines.
+ */
+#define LATENT_IN_BULK (HAS_BULK_COPIES && QN_KEY_DIM % 64 == 0)
+
+/* Positions of a part are asked for twice at most: before the event and after it. */
+enum { LATENT_AHEAD, LATENT_REST, LATENT_ASKS };
+
+#if LATENT_IN_BULK
+
 /* A warp asks for those of its positions of the part at `first` that the row sees and that lie in
- * [from, end). own_row: latent_own_row. */
+ * [from, end). own_row: latent_own_row. Each ask that one warp makes all make: they say so at the
+ * ask's barrier. */
 DEV void latent_ask(const struct cuda_task *task, const struct latent_item *w, uint32_t first,
-                    uint32_t from, uint32_t end, uint32_t own_row) {
+                    uint32_t from, uint32_t end, uint32_t own_row, uint32_t ask) {
+    const uint32_t own = latent_own(first), lane = thread_here() % 32;
+    const bool asks = lane < LATENT_MINE && own >= max(from, w->lo) && own < min(end, w->hi);
+    const uint32_t n = __popc(__ballot_sync(~0u, asks));
+    uint64_t *full = &SHARED->piece_full[ask];
+    share_begin(full, n * QN_KEY_DIM * 2, lane);
+    if (asks)
+        share_copy(latent_key(own - first),
+                   (const uint16_t *)task->more + (uint64_t)own_row * QN_KEY_DIM, QN_KEY_DIM * 2,
+                   full, lane);
+    share_end(full, lane);
+}
+
+/* Waits for an ask of all warps. */
+DEV void latent_await(uint32_t ask) {
+    barrier_wait_acquire_cta(&SHARED->piece_full[ask], SHARED->pieces.phase >> ask & 1);
+}
+
+/* One thread says after a barrier behind it which asks, a bit each, have been awaited. */
+DEV void latent_awaited(uint32_t asks) {
+    if (thread_here() == 0) SHARED->pieces.phase ^= asks;
+}
+
+#else
+
+/* The same by all lanes: asks are awaited together. */
+DEV void latent_ask(const struct cuda_task *task, const struct latent_item *w, uint32_t first,
+                    uint32_t from, uint32_t end, uint32_t own_row, uint32_t ask) {
+    (void)ask;
     const uint32_t chunks = QN_KEY_DIM / 8, mine = first + thread_here() / 32 * LATENT_MINE;
     const uint32_t begin = max(max(mine, from), w->lo);
     const uint32_t last = min(min(mine + LATENT_MINE, end), w->hi);
@@ -126,6 +164,17 @@ DEV void latent_ask(const struct cuda_task *task, const struct latent_item *w, u
                          (const uint16_t *)task->more + (uint64_t)row * QN_KEY_DIM + 8 * chunk);
     }
 }
+
+DEV void latent_await(uint32_t ask) {
+    (void)ask;
+    copy_commit();
+    copy_wait<0>();
+}
+DEV void latent_awaited(uint32_t asks) {
+    (void)asks;
+}
+
+#endif
 
 /* A warp clears those of its positions of the part at `first` that the row does not see, in shares
  * of which it sees some. */
@@ -332,6 +381,7 @@ DEV void latent_store(const struct warp_context *c, const struct cuda_task *task
  * sees. */
 struct latent_held {
     uint32_t row, first, end;
+    uint32_t asked; /* a bit for each ask that was not awaited */
 };
 
 /* Where the lane's position of that part lies in the cache, until probabilities come here: a
@@ -345,9 +395,10 @@ DEV struct latent_held latent_begin(const struct warp_context *c, const struct c
                                     const struct latent_item *w, uint32_t first, uint32_t end) {
     const uint32_t own_row = latent_own_row(w, first);
     *latent_held_row(c) = own_row;
-    latent_ask(task, w, first, first, end, own_row);
+    page_copy_fence(); /* other blocks stored what bulk copies will read */
+    latent_ask(task, w, first, first, end, own_row, LATENT_AHEAD);
     latent_clear(w, first);
-    return {w->row, first, end};
+    return {w->row, first, end, 1 << LATENT_AHEAD};
 }
 
 /* The first position of the item's first part. */
@@ -369,10 +420,21 @@ DEV void latent_rest(const struct warp_context *c, const struct cuda_task *task,
     if (held->row != w->row || held->first != at) {
         *held = latent_begin(c, task, w, at, end);
     } else if (held->end < end) {
-        latent_ask(task, w, at, held->end, end, *latent_held_row(c));
+        page_copy_fence();
+        latent_ask(task, w, at, held->end, end, *latent_held_row(c), LATENT_REST);
         held->end = end;
+        held->asked |= 1 << LATENT_REST;
     }
-    copy_commit();
+}
+
+/* Waits for all that was asked for, with all warps. */
+DEV void latent_arrive(struct latent_held *held) {
+#pragma unroll
+    for (uint32_t ask = 0; ask < LATENT_ASKS; ask++)
+        if (held->asked >> ask & 1) latent_await(ask);
+    sync_compute();
+    latent_awaited(held->asked);
+    held->asked = 0;
 }
 
 /* Parts of the item's piece at hand, which begins at `first`. */
@@ -384,8 +446,7 @@ DEV void latent_piece(const struct warp_context *c, const struct cuda_task *task
         if (at >= w->hi) break;
         if (at + LATENT_PART <= w->lo) continue;
         latent_rest(c, task, w, at, held);
-        copy_wait<0>();
-        sync_compute();
+        latent_arrive(held);
         latent_scores(c, w, at);
         sync_compute();
         if (LATENT_PART == ATTENTION_PIECE) {
@@ -395,7 +456,8 @@ DEV void latent_piece(const struct warp_context *c, const struct cuda_task *task
             latent_outputs(c, w, at, &part);
             latent_merge(y, &part);
         }
-        sync_compute(); /* the keys and the probabilities are read */
+        page_copy_fence_shared(); /* bulk copies will write where these threads did */
+        sync_compute();           /* the keys and the probabilities are read */
     }
 }
 
@@ -416,7 +478,7 @@ DEV void latent_run(const struct warp_context *c, const struct cuda_task *task,
 
 /* A slice without items leaves the ring alone, as the loader knows. False: the launch ends. */
 DEV bool run_attention_latent(struct warp_context *c, const struct cuda_task *task) {
-    struct latent_held held = {~0u, 0, 0};
+    struct latent_held held = {~0u, 0, 0, 0};
     struct latent_item w = {};
     uint32_t i, end;
     latent_slice(SHARED, task->kind, task_window(task), task->unit0, task->unit1, &i, &end);
@@ -426,8 +488,7 @@ DEV bool run_attention_latent(struct warp_context *c, const struct cuda_task *ta
         held = latent_ahead(c, task, &w);
     }
     if (!wait_ready(c)) {
-        copy_commit();
-        copy_wait<0>();
+        if (i < end) latent_arrive(&held);
         return false;
     }
     if (c->thread == 0) trace(SHARED, RT_TRACE_READY, task->index);

@@ -38,7 +38,8 @@ DEV struct rows_work rows_work_of(const struct warp_context *c) {
 
 #define GROUP_ROWS (WARPS * STEP_TOKENS) /* token rows of an item */
 
-/* Token rows [row0, end) of a KV head, or of a part of its query heads. */
+/* Token rows [row0, end) of a KV head, or of a part of its query heads: of a request that has one
+ * row that one, else GROUP_ROWS. */
 struct rows_item {
     uint32_t row0, end, head;
 };
@@ -46,13 +47,14 @@ struct rows_item {
 /* The task's share of the items: every n-th, back and forth, since later rows see more. False:
  * there is none of that turn, nor of a later one. */
 DEV bool rows_item_of(const struct cuda_task *task, uint32_t turn, struct rows_item *item) {
-    const uint32_t n_rows = SHARED->batch.rows.n_rows;
-    const uint32_t n = ceil_div(n_rows, GROUP_ROWS) * HEAD_STEPS;
+    const uint32_t n_rows = SHARED->batch.rows.n_rows, alone = SHARED->batch.rows.n_alone;
+    const uint32_t n = (alone + ceil_div(n_rows - alone, GROUP_ROWS)) * HEAD_STEPS;
     const uint32_t mine = turn % 2 == 0 ? task->unit0 : task->unit1 - 1 - task->unit0;
     const uint32_t i = turn * task->unit1 + mine;
     if (i >= n) return false;
-    item->row0 = (n - 1 - i) / HEAD_STEPS * GROUP_ROWS;
-    item->end = min(item->row0 + GROUP_ROWS, n_rows);
+    const uint32_t at = (n - 1 - i) / HEAD_STEPS;
+    item->row0 = at < alone ? at : alone + (at - alone) * GROUP_ROWS;
+    item->end = at < alone ? at + 1 : min(item->row0 + GROUP_ROWS, n_rows);
     item->head = i % HEAD_STEPS;
     return true;
 }

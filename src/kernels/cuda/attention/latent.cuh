@@ -29,6 +29,7 @@
 #if QN_LATENT
 
 #include "kernels/cuda/attention/attention.cuh"
+#include "kernels/cuda/attention/attention_merge.cuh"
 #include "kernels/cuda/attention/qkv.cuh"
 #include "kernels/cuda/matmul/linear.cuh"
 
@@ -611,6 +612,79 @@ DEV void merged_make_of(const struct warp_context *c, const struct cuda_task *ta
         }
 }
 
+/* ---- long contexts ---- */
+
+enum {
+    MERGED_AHEAD = 16, /* pieces of a thread on their way while as many are added */
+    MERGED_LONG_FITS = MERGED_BYTES + MERGE_MAX + WARPS * 4 <= SCRATCH_BYTES,
+};
+
+/* Columns d and d + 1 of a head, of n <= 256 pieces at `part` whose factors are in scratch; beyond
+ * the last one that one again, with a factor of 0. */
+DEV void merged_add_long(const float *part, uint32_t n, uint32_t d, struct merged_two *m) {
+    const float *from = part + 2 + d;
+    float2 next[MERGED_AHEAD];
+#pragma unroll
+    for (uint32_t u = 0; u < MERGED_AHEAD; u++)
+        next[u] = load2_l2(from + min(u, n - 1) * STATE_SIZE);
+#pragma unroll 1
+    for (uint32_t first = 0; first < n; first += MERGED_AHEAD) {
+        float2 now[MERGED_AHEAD];
+#pragma unroll
+        for (uint32_t u = 0; u < MERGED_AHEAD; u++) now[u] = next[u];
+        if (first + MERGED_AHEAD < n)
+#pragma unroll
+            for (uint32_t u = 0; u < MERGED_AHEAD; u++)
+                next[u] = load2_l2(from + min(first + MERGED_AHEAD + u, n - 1) * STATE_SIZE);
+#pragma unroll
+        for (uint32_t u = 0; u < MERGED_AHEAD; u++) {
+            const float2 factors = *(const float2 *)(SCRATCH + 8 * (first + u));
+            const struct merge f = {0, factors.x, factors.y};
+            m->out.x = merge_value(&f, m->out.x, now[u].x);
+            m->out.y = merge_value(&f, m->out.y, now[u].y);
+            m->sum =
+                merge_value(&f, m->sum, *(const float *)(SCRATCH + MERGE_SUMS + 4 * (first + u)));
+        }
+    }
+}
+
+/* Columns d and d + 1 of a row's head, by all warps: what pieces are multiplied with is found for
+ * 256 of them at once (attention_merge.cuh). */
+DEV struct merged_two merged_long(const struct warp_context *c, const struct merged_parts *parts,
+                                  uint32_t d) {
+    struct merged_two m = {-INFINITY, 0, {0, 0}};
+    const float *part = (const float *)parts->at.at;
+#pragma unroll 1
+    for (uint32_t left = parts->n; left > 0; part += COMPUTE_THREADS * STATE_SIZE) {
+        const uint32_t n = min(left, (uint32_t)COMPUTE_THREADS);
+        const float2 mine =
+            c->thread < n ? load2_l2(part + c->thread * STATE_SIZE) : make_float2(0, 0);
+        sync_compute(); /* no warp reads the old factors any more */
+        m.max = merge_scales(c, mine, n, m.max);
+        merged_add_long(part, n, min(d, QN_VALUE_DIM - 2u), &m);
+        left -= n;
+    }
+    return m;
+}
+
+DEV void merged_make_long(const struct warp_context *c, const struct cuda_task *task,
+                          const struct latent_tile *t, uint32_t first, uint32_t last) {
+#pragma unroll 1
+    for (uint32_t head = first; head <= last; head++)
+#pragma unroll 1
+        for (uint32_t token = 0; token < t->n; token++)
+#pragma unroll 1
+            for (uint32_t d0 = 0; d0 < QN_VALUE_DIM; d0 += 2 * COMPUTE_THREADS) {
+                const uint32_t d = d0 + 2 * c->thread;
+                const struct merged_parts parts = merged_parts_of(task, t->row + token, head);
+                const struct merged_two m = merged_long(c, &parts, d);
+                const float by = reciprocal_fast(m.sum);
+                if (d < QN_VALUE_DIM)
+                    *(uint32_t *)merged_at(head - first, token, d) =
+                        pack_pair<WEIGHT_E>(m.out.x * by, m.out.y * by);
+            }
+}
+
 /* The most pieces that a row of the tile has. */
 DEV uint32_t merged_most(const struct warp_context *c, const struct latent_tile *t) {
     uint32_t first;
@@ -619,10 +693,12 @@ DEV uint32_t merged_most(const struct warp_context *c, const struct latent_tile 
         ~0u, row_pieces(SHARED, QN_SLIDING_WINDOW, t->row + min(c->lane, t->n - 1), &first));
 }
 
-/* Short contexts: several rows at once. */
+/* Short contexts: several rows at once. Long ones are nobody's who polls (task/transport.c). */
 DEV void merged_make(const struct warp_context *c, const struct cuda_task *task,
                      const struct latent_tile *t, uint32_t first, uint32_t last, uint32_t most) {
-    if (most == 1 && t->n == 1)
+    if (MERGED_LONG_FITS && most >= MERGE_LONG && (task->flags & CUDA_IN_FLAGGED) == 0)
+        merged_make_long(c, task, t, first, last);
+    else if (most == 1 && t->n == 1)
         merged_make_of<1, 1>(c, task, t, first, last, most);
     else if (most == 1)
         merged_make_of<MERGED_AT_ONCE, 1>(c, task, t, first, last, most);

@@ -399,13 +399,14 @@ CODE(void, control_rows, const struct control *c) {
     struct block_shared *s = c->shared;
     const struct rt_batch *b = &s->batch;
     const struct rt_rows *rows = &rt_here()->batch->rows;
-    uint32_t n = 0, n_logits = 0, steady = 0, first = 0, last = 0, slot_before = ~0u;
+    uint32_t n = 0, n_logits = 0, n_alone = 0, steady = 0, first = 0, last = 0, slot_before = ~0u;
     bool decode_only = true;
     do { /* each array of rows is a multiple of 64 bytes: there is something to load beyond n */
         uint32_t slot[ROWS_AT_ONCE], position[ROWS_AT_ONCE], row[ROWS_AT_ONCE];
         n = __ldcg(&rows->n_rows);
         n_logits = __ldcg(&rows->n_logit_rows);
         steady = __ldcg(&rows->steady);
+        n_alone = __ldcg(&rows->n_alone);
 #pragma unroll
         for (uint32_t i = 0; i < ROWS_AT_ONCE; i++) {
             slot[i] = (uint32_t)load_index_l2(b->rows.slot + first + i);
@@ -434,6 +435,7 @@ CODE(void, control_rows, const struct control *c) {
     s->batch.rows.n_rows = n;
     s->batch.rows.n_logit_rows = n_logits;
     s->batch.rows.steady = steady;
+    s->batch.rows.n_alone = n_alone;
     items_one_rows(s);
 }
 

@@ -403,13 +403,17 @@ DEV void loader_open(struct loader *l, const struct loader_task *t, uint32_t wor
     __syncwarp(); /* before pages that tell the compute warps of the lease */
 }
 
+/* Whether the lease is of MIXED: the host's choice, or in place of PREFILL (form.def). */
+DEV bool leases_steps(const struct loader_task *t) {
+    return t->kind == OP_ATTENTION && !work_is_latent(t->kind) &&
+           (t->tile == 0 || rows_are_alone(SHARED));
+}
+
 /* A lease: void pages for the whole ring, or for the part of it that the steps of ATTENTION take.
  * All come at once, since the task waits for the last one. No guess goes beyond a lease: pages
  * behind it could not be dropped. The lease before gives its pages back together; until then few
  * lanes poll, because many would slow the compute warps. */
 DEV bool loader_lease(struct loader *l, const struct loader_task *t, uint32_t word) {
-    const bool steps = t->kind == OP_ATTENTION && t->tile == 0;
-    const uint32_t n = steps ? WARPS * STEPS_DEPTH : RING_PAGES;
     if (work_is_latent(t->kind)) { /* a slice without items leases nothing */
         uint32_t first, end;
         latent_slice(SHARED, t->kind, t->window, t->unit0, loader_word(word, TASK_WORD(unit1)),
@@ -417,6 +421,7 @@ DEV bool loader_lease(struct loader *l, const struct loader_task *t, uint32_t wo
         if (first == end) return true;
     }
     if (!loader_decided(l) || !loader_wait(l, l->burst) || !loader_wait_all(l)) return false;
+    const uint32_t n = leases_steps(t) ? WARPS * STEPS_DEPTH : RING_PAGES;
     loader_open(l, t, word);
     const uint32_t lanes = LOADER_PAGES > 1 ? 32 : 1;
     for (uint32_t i = l->lane % lanes; i < n; i += lanes)

@@ -65,6 +65,11 @@ DEV uint32_t row_position(const struct block_shared *s, uint32_t row) {
     return (uint32_t)load_index_l2(s->batch.rows.position + row);
 }
 
+/* Whether each row is another request's. */
+DEV bool rows_are_alone(const struct block_shared *s) {
+    return s->batch.rows.n_alone == s->batch.rows.n_rows;
+}
+
 /* Where a token row's own key lies in the cache. */
 DEV uint32_t row_kv_row(const struct block_shared *s, uint32_t row) {
     if (row < MAX_PLACES) return s->place[row].kv_row;

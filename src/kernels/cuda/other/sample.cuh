@@ -402,8 +402,10 @@ DEV struct best copy_logits(const struct sampler *p, const struct rt_sampling *q
     return block_best(p->c, p->s, b);
 }
 
+/* Where a row is worked on: its own place, or the block's where rows are more than blocks. */
 DEV float *work_of(const struct cuda_args *args, uint32_t row) {
-    return args->sample_scratch + (uint64_t)row * 2 * VOCAB_ROUND;
+    const uint32_t at = args->logit_rows > args->rt.n_workers ? blockIdx.x : row;
+    return args->sample_scratch + (uint64_t)at * 2 * VOCAB_ROUND;
 }
 
 /* The mask's bits of tokens [first, first + 32). */
