@@ -2,13 +2,14 @@
  * holds the assembler's report to what is written beside each kernel. Needs NVRTC, but no GPU.
  *
  *     check_kernels [--arch sm_90a]... [--model NAME]... [--traces] [--log] [--cubin FOLDER]
- *     check_kernels --fill-cache [--form aot|jit] [--requests N] [--traces] [--log] --arch sm_90a
- * DIR...
+ *     check_kernels --fill-cache [--form aot|jit] [--requests N] [--max-model-len N]
+ *                   [--max-num-batched-tokens N] [--traces] [--log] --arch sm_90a DIR...
  *
  * --traces: kernels of an engine that was opened with a trace, which have the same budgets.
  * The second form compiles the kernels of model directories into the kernel cache, so that a
  * machine that gets a copy of the cache compiles nothing. Kernels differ by the forms that the
- * program uses, and so by the requests in flight (8), and by whether it hands out tasks at run
+ * program uses, and so by the requests in flight (8), their positions (4,096), the rows of an
+ * iteration (2,048), and by whether it hands out tasks at run
  * time; as the engine has it on a GPU it does not. With --log nothing is cached: the assembler's
  * report is printed.
  *
@@ -136,7 +137,7 @@ struct choices {
     int n_arch, n_model;
     bool log, fill_cache, traces;
     const char *cubin_folder, *form;
-    uint32_t n_requests;
+    uint32_t n_requests, max_model_len, max_batched_tokens; /* 0: as an engine has them */
     char **dirs;
     int n_dirs;
 };
@@ -343,6 +344,10 @@ static int parse(int argc, char **argv, struct choices *c) {
             c->form = argv[++i];
         else if (strcmp(argv[i], "--requests") == 0 && more)
             c->n_requests = (uint32_t)strtoul(argv[++i], NULL, 10);
+        else if (strcmp(argv[i], "--max-model-len") == 0 && more)
+            c->max_model_len = (uint32_t)strtoul(argv[++i], NULL, 10);
+        else if (strcmp(argv[i], "--max-num-batched-tokens") == 0 && more)
+            c->max_batched_tokens = (uint32_t)strtoul(argv[++i], NULL, 10);
         else if (strcmp(argv[i], "--cubin") == 0 && more)
             c->cubin_folder = argv[++i];
         else if (strcmp(argv[i], "--arch") == 0 && more && c->n_arch < MAX_CHOICES)
@@ -367,6 +372,8 @@ static int real_program(struct diag *d, const struct choices *c, struct model *m
     compile_options_init(&o);
     compile_options_cuda(&o, &card);
     o.n_slots = c->n_requests;
+    if (c->max_model_len != 0) o.max_model_len = c->max_model_len;
+    if (c->max_batched_tokens != 0) o.max_batched_tokens = c->max_batched_tokens;
     o.kv_dtype = model->spec.weight_dtype == DTYPE_F16 ? DTYPE_F16 : DTYPE_BF16;
     snprintf(launch, sizeof launch, "launch=%.20s", c->form);
     TRY(compile_option_apply(d, launch, &o));

@@ -20,7 +20,7 @@
  * Shared memory (a lease, matmul_tile.cuh):
  *
  *   0                keys [LATENT_PART][LATENT_ROW bytes]
- *   LATENT_QUERIES   [16][LATENT_ROW bytes]
+ *   LATENT_QUERIES   [16][LATENT_ROW bytes]; at last outputs [8][LATENT_OUT]
  *   LATENT_PROBS     [share][32 lanes] registers of A; before them, where each warp's positions lie
  *   LATENT_STATES    maxima [share][16 rows], sums [share][16 rows]
  */
@@ -339,39 +339,65 @@ DEV void latent_merge(struct latent_state *y, const struct latent_state *next) {
 
 /* ---- results ---- */
 
-/* Columns d and d + 1 of the lane's row number h, of a span. */
-DEV float2 latent_two(const struct latent_state *y, int n, int h, int d) {
-    const int e = 2 * h + d / 8;
-    return make_float2(y->out[n][d % 8][e], y->out[n][d % 8 + 1][e]);
+/* Outputs go through the memory of the queries, eight rows at a time, each with its maximum and sum
+ * behind it. So what stores them is a short loop, and a warp stores what lies side by side: a task
+ * is the first to run its code since the layer before. */
+enum { LATENT_OUT = QN_VALUE_DIM + 4 }; /* floats from a row to the next */
+static_assert(8 * LATENT_OUT * 4 <= 16 * LATENT_ROW, "in the memory of the queries");
+DEV float *latent_out(uint32_t m) {
+    return (float *)(shared_memory + LATENT_QUERIES) + m * LATENT_OUT;
 }
 
-/* A piece's state to where ATTENTION_MERGE finds it, or a context's output. */
+/* The lane's row g + 8 h. */
+DEV void latent_put(const struct warp_context *c, const struct latent_state *y, uint32_t h) {
+    float *to = latent_out(c->lane / 4);
+    if (c->warp == 0 && c->lane % 4 == 0) {
+        to[QN_VALUE_DIM] = h == 0 ? y->max[0] : y->max[1];
+        to[QN_VALUE_DIM + 1] = h == 0 ? y->sum[0] : y->sum[1];
+    }
+#pragma unroll
+    for (int n = 0; n < LATENT_OF_A_WARP; n++)
+#pragma unroll
+        for (int i = 0; i < 16; i += 4) {
+            const uint32_t d = 64 * (c->warp + n * WARPS) + c->lane % 4 * 16 + i;
+            float v[4];
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+                v[k] = h == 0 ? y->out[n][i % 8 + k][i / 8] : y->out[n][i % 8 + k][2 + i / 8];
+            if (d < QN_VALUE_DIM) *(float4 *)(to + d) = make_float4(v[0], v[1], v[2], v[3]);
+        }
+}
+
+/* A piece's state to where ATTENTION_MERGE finds it, or a context's output: of row `head` of all
+ * from the row of eight at `from`, columns d and d + 1; the last two are maximum and sum. */
+DEV void latent_store2(const struct cuda_task *task, const struct latent_item *w, uint64_t head,
+                       const float *from, uint32_t d) {
+    const float2 v = *(const float2 *)(from + d);
+    if (task->kind == OP_ATTENTION_SPLIT) { /* which come first there */
+        const struct operand parts = operand_of(task->out, task, CUDA_OUT_FLAGGED);
+        const uint64_t state = (head * task->n_pieces + w->piece) * STATE_SIZE;
+        operand_put2(operand_from(parts, state + (d < QN_VALUE_DIM ? 2 + d : 0)), v);
+    } else if (d < QN_VALUE_DIM) {
+        const float by = reciprocal_fast(from[QN_VALUE_DIM + 1]);
+        output_store2(task, head, d, make_float2(v.x * by, v.y * by));
+    }
+}
+
 DEV void latent_store(const struct warp_context *c, const struct cuda_task *task,
                       const struct latent_item *w, const struct latent_state *y) {
-    const bool split = task->kind == OP_ATTENTION_SPLIT;
-    const struct operand parts = operand_of(task->out, task, CUDA_OUT_FLAGGED);
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const uint32_t head = w->step * 16 + c->lane / 4 + 8 * h;
-        if (head >= QN_N_HEADS) continue;
-        const uint64_t at = (uint64_t)w->row * QN_N_HEADS + head;
-        const struct operand to =
-            operand_from(parts, (at * task->n_pieces + w->piece) * STATE_SIZE);
-        const float by = reciprocal_fast(y->sum[h]);
-        if (split && c->warp == 0 && c->lane % 4 == 0)
-            operand_put2(to, make_float2(y->max[h], y->sum[h]));
-#pragma unroll
-        for (int n = 0; n < LATENT_OF_A_WARP; n++)
-#pragma unroll
-            for (int i = 0; i < 16; i += 2) {
-                const uint32_t d = 64 * (c->warp + n * WARPS) + c->lane % 4 * 16 + i;
-                const float2 v = latent_two(y, n, h, i);
-                if (d >= QN_VALUE_DIM) continue;
-                if (split)
-                    operand_put2(operand_from(to, 2 + d), v);
-                else
-                    output_store2(task, at, d, make_float2(v.x * by, v.y * by));
-            }
+    constexpr uint32_t PAIRS_OF_A_ROW = STATE_SIZE / 2;
+    const uint64_t head0 = (uint64_t)w->row * QN_N_HEADS + w->step * 16;
+    const uint32_t n_heads = min(QN_N_HEADS - w->step * 16, 16u);
+#pragma unroll 1
+    for (uint32_t h = 0; 8 * h < n_heads; h++) {
+        const uint32_t n = min(n_heads - 8 * h, 8u) * PAIRS_OF_A_ROW;
+        latent_put(c, y, h);
+        sync_compute();
+#pragma unroll 1
+        for (uint32_t i = c->thread; i < n; i += COMPUTE_THREADS)
+            latent_store2(task, w, head0 + 8 * h + i / PAIRS_OF_A_ROW,
+                          latent_out(i / PAIRS_OF_A_ROW), i % PAIRS_OF_A_ROW * 2);
+        sync_compute(); /* the outputs are read */
     }
 }
 

@@ -409,18 +409,36 @@ DEV bool leases_steps(const struct loader_task *t) {
            (t->tile == 0 || rows_are_alone(SHARED));
 }
 
+/* Of a slice of latents the first piece's positions, as far as earlier iterations wrote them: to L2
+ * while the lease is not there and the memory has little to do. */
+DEV void loader_latents(const struct loader *l, const struct loader_task *t, uint32_t word,
+                        uint32_t item) {
+    const struct latent_place at = latent_place_at(SHARED, t->kind, t->window, item);
+    const uint32_t slot = row_slot(SHARED, at.row), hi = row_position(SHARED, at.row);
+    const uint32_t lo = window_start(t->window, hi);
+    const uint32_t piece = (lo / ATTENTION_PIECE + at.piece) * ATTENTION_PIECE;
+    const char *kv = (const char *)loader_words(word, TASK_WORD(more));
+    for (uint32_t i = l->lane + max(piece, lo); i < min(piece + ATTENTION_PIECE, hi); i += 32) {
+        const char *from = kv + (uint64_t)kv_row(&SHARED->batch, slot, i) * (2 * QN_KEY_DIM);
+        for (uint32_t line = 0; line < 2 * QN_KEY_DIM; line += 128) prefetch_l2(from + line);
+    }
+    __syncwarp();
+}
+
 /* A lease: void pages for the whole ring, or for the part of it that the steps of ATTENTION take.
  * All come at once, since the task waits for the last one. No guess goes beyond a lease: pages
  * behind it could not be dropped. The lease before gives its pages back together; until then few
  * lanes poll, because many would slow the compute warps. */
 DEV bool loader_lease(struct loader *l, const struct loader_task *t, uint32_t word) {
+    uint32_t first = 0, end = 0;
     if (work_is_latent(t->kind)) { /* a slice without items leases nothing */
-        uint32_t first, end;
         latent_slice(SHARED, t->kind, t->window, t->unit0, loader_word(word, TASK_WORD(unit1)),
                      &first, &end);
         if (first == end) return true;
     }
-    if (!loader_decided(l) || !loader_wait(l, l->burst) || !loader_wait_all(l)) return false;
+    if (!loader_decided(l)) return false;
+    if (first < end) loader_latents(l, t, word, first);
+    if (!loader_wait(l, l->burst) || !loader_wait_all(l)) return false;
     const uint32_t n = leases_steps(t) ? WARPS * STEPS_DEPTH : RING_PAGES;
     loader_open(l, t, word);
     const uint32_t lanes = LOADER_PAGES > 1 ? 32 : 1;
