@@ -15,7 +15,8 @@ guided   streams with a grammar that cannot end before max_tokens against stream
 masks    CPU time of the thread that makes masks, per token, of the guided part; with --probe that of single masks
          (bench/masks.py) on this machine.
 prompt   a prompt of --long-len tokens, alone and again; then the same of another prompt while --free streams decode: its first
-         token, and the longest gap of the streams until then beside their longest before.
+         token, and the streams' longest step until then beside their longest before. A step is the time from one event to the
+         next by the tokens that this brings: text that is not whole yet waits for the next one.
 stop     --free streams without a grammar and one with, alone; then with the thread that makes masks stopped for a
          second; on a GPU also with the whole server stopped for a second. `late` is what a stream takes longer than in the
          run without a stop, a gap is the longest between two tokens, `usual` the tokens of half a second before and after.
@@ -213,7 +214,7 @@ def stopped_process(process):
 def read_answer(request, chunks):
     """What a stream's bytes, with the times when they came, say."""
     left, text = b"", []
-    request.update(times=[], tokens=0, finish="", status=chunks[0][1].split(b"\r\n", 1)[0].decode() if chunks else "")
+    request.update(times=[], counts=[], tokens=0, finish="", status=chunks[0][1].split(b"\r\n", 1)[0].decode() if chunks else "")
     for at, data in chunks:
         *lines, left = (left + data).split(b"\n")
         for line in lines:
@@ -225,6 +226,7 @@ def read_answer(request, chunks):
             request["finish"] = choice.get("finish_reason") or request["finish"]
             if "text" in choice:
                 request["times"].append(at)
+                request["counts"].append(request["tokens"])
                 text.append(choice["text"])
     request["digest"] = hashlib.sha256("".join(text).encode()).hexdigest()
     request["good"] = " 200 " in request["status"] and request["finish"] == "length" and len(request["times"]) > 0
@@ -319,7 +321,7 @@ class Load:
 def body(options, rng, n_tokens, temperature, seed, more):
     prompt = [rng.randrange(FIRST_ID, LAST_ID) for _ in range(options.input_len)]
     return json.dumps({"model": NAME, "prompt": prompt, "max_tokens": n_tokens, "temperature": temperature, "seed": seed,
-                       "stream": True, "stream_options": {"include_usage": True}, **more}).encode()
+                       "stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}, **more}).encode()
 
 
 def share_of(values, share):
@@ -545,20 +547,24 @@ def part_prompt(bench):
     first_token_ms(bench, prompts[0][::-1])
     row = {key: first_token_ms(bench, prompts[0])[2] for key in ("alone_ms", "alone_again_ms")}
     load = bench.load([[bench.body(min(o.max_model_len - o.input_len, 1000))] for _ in range(o.free)])
-    time.sleep(1.5)
+    time.sleep(0.5)
     spans = []
     for key in ("beside_ms", "beside_again_ms"):
         sent, first, row[key] = first_token_ms(bench, prompts[1])
         spans.append((sent, first))
         time.sleep(0.3)
     streams = load.result()[0]
-    pairs = [(a, b) for r in streams for a, b in zip(r["times"], r["times"][1:])]
-    longest = lambda start, end: max((1e3 * (b - a) for a, b in pairs if b > start and a < end), default=math.nan)
-    row.update(others_before_ms=longest(max(r["times"][0] for r in streams) + 0.3, spans[0][0]),
-               others_gap_ms=longest(*spans[0]), others_gap_again_ms=longest(*spans[1]))
+    pairs = [(a, b, m - n) for r in streams
+             for a, b, n, m in zip(r["times"], r["times"][1:], r["counts"], r["counts"][1:])]
+
+    def longest(start, end):
+        return max((1e3 * (b - a) / max(n, 1) for a, b, n in pairs if b > start and a < end), default=math.nan)
+
+    row.update(others_before_ms=longest(max(r["times"][0] for r in streams) + 0.1, spans[0][0]),
+               others_step_ms=longest(*spans[0]), others_step_again_ms=longest(*spans[1]))
     print(f"\n{o.long_len} tokens: first token {row['alone_ms']:.1f} ms alone, {row['alone_again_ms']:.1f} again; beside {o.free} streams "
-          f"{row['beside_ms']:.1f}, {row['beside_again_ms']:.1f} again, their longest gap {row['others_gap_ms']:.1f}, "
-          f"{row['others_gap_again_ms']:.1f} again, {row['others_before_ms']:.1f} before")
+          f"{row['beside_ms']:.1f}, {row['beside_again_ms']:.1f} again, their longest step {row['others_step_ms']:.1f}, "
+          f"{row['others_step_again_ms']:.1f} again, {row['others_before_ms']:.1f} before")
     return row
 
 
