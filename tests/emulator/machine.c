@@ -612,15 +612,19 @@ void emu_wgmma_commit(void) {
 }
 
 static void product_make(const struct product *p, uint32_t lane) {
+    double a[2][16];
+    for (uint32_t k = 0; k < 32; k++)
+        a[k / 16][k % 16] = element(p->a[k / 16][k % 16 / 2], k % 2, p->of.f16);
     for (uint32_t i = 0; i < p->of.n_eights * 4; i++) {
-        const uint32_t column = lane % 4 * 2 + i % 2, *row = p->a[i % 4 / 2];
+        const uint32_t column = lane % 4 * 2 + i % 2;
+        const double *row = a[i % 4 / 2];
         const uint32_t k_bytes = p->of.turned ? 16 : 2, column_bytes = p->of.turned ? 2 : 16;
         const char *b = p->of.b + i / 4 * p->of.n_step + column * column_bytes;
         double sum = 0;
         for (uint32_t k = 0; k < 16; k++) {
             uint16_t v;
             memcpy(&v, b + k / 8 * p->of.k_step + k % 8 * k_bytes, sizeof v);
-            sum += (double)element(row[k / 2], k % 2, p->of.f16) * element(v, 0, p->of.f16);
+            sum += row[k] * element(v, 0, p->of.f16);
         }
         p->d[i] = (float)((p->of.add ? p->d[i] : 0) + sum);
     }

@@ -693,7 +693,7 @@ DEV uint32_t merged_most(const struct warp_context *c, const struct latent_tile 
         ~0u, row_pieces(SHARED, QN_SLIDING_WINDOW, t->row + min(c->lane, t->n - 1), &first));
 }
 
-/* Short contexts: several rows at once. Long ones are nobody's who polls (task/transport.c). */
+/* Short contexts: several rows at once. Pieces that carry flags are polled, however many. */
 DEV void merged_make(const struct warp_context *c, const struct cuda_task *task,
                      const struct latent_tile *t, uint32_t first, uint32_t last, uint32_t most) {
     if (MERGED_LONG_FITS && most >= MERGE_LONG && (task->flags & CUDA_IN_FLAGGED) == 0)
