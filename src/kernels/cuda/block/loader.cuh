@@ -406,7 +406,7 @@ DEV void loader_open(struct loader *l, const struct loader_task *t, uint32_t wor
 /* Whether the lease is of MIXED: the host's choice, or in place of PREFILL (form.def). */
 DEV bool leases_steps(const struct loader_task *t) {
     return t->kind == OP_ATTENTION && !work_is_latent(t->kind) &&
-           (t->tile == 0 || rows_are_alone(SHARED));
+           (t->tile == 0 || rows_are_mixed(SHARED));
 }
 
 /* Of a slice of latents the first piece's positions, as far as earlier iterations wrote them: to L2
