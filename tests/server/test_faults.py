@@ -297,7 +297,7 @@ def test_idle_connections():
     text, _ = known()
     began = time.monotonic()
     assert s.good("/v1/completions", KNOWN)["choices"][0]["text"] == text
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 5
     assert s.metric("quern_http_connections") >= 300
     for c in held:
         c.close()

@@ -65,7 +65,7 @@ def test_second_signal():
         s.process.send_signal(signal.SIGTERM)
         end = r.read().decode()
         assert '"code":"shutting_down"' in end and end.endswith("data: [DONE]\n\n"), end[-300:]
-        assert s.process.wait(10) == 0 and time.monotonic() - began < 10
+        assert s.process.wait(10) == 0 and time.monotonic() - began < 1.5
         c.close()
 
 
@@ -84,7 +84,7 @@ def test_idle_end():
         held = s.connect()
         began = time.monotonic()
         s.end(signal.SIGINT)
-        assert time.monotonic() - began < 20
+        assert time.monotonic() - began < 4
         held.close()
 
 
