@@ -67,7 +67,7 @@ enum { MAX_PRODUCTS = 64 };
 /* What a switch from one to the next reads is in two lines, and all threads' in the cache. */
 struct thread {
     struct emu_self self;          /* first: emu_self points here */
-    _Alignas(LINE_BYTES) void *sp; /* where it goes on */
+    _Alignas(LINE_BYTES) void *sp; /* where it goes on; NULL: it has not begun */
     struct thread *next;           /* in the queue of those that can run, or of a barrier */
     struct block *block;
     struct warp *warp;
@@ -77,7 +77,7 @@ struct thread {
     uint32_t n_commits;
     uint32_t n_products, n_groups; /* of products: not made; committed so far */
     struct product *products;      /* MAX_PRODUCTS of them, from the first one on */
-    char *stack;
+    char *stack;                   /* NULL: it has not begun, or its stack is another's now */
     void *tsan;
 };
 
@@ -125,6 +125,7 @@ struct machine {
     struct queue ready;
     struct bulk *bulk;
     uint32_t n_blocks, n_threads, n_alive;
+    uint32_t n_async;       /* cp.async of all threads, with their groups and arrivals */
     uint32_t steps;         /* of this turn */
     struct bulk *free_bulk; /* nodes for another use: only the machine's threads may touch them */
     struct async *free_async;
@@ -132,6 +133,8 @@ struct machine {
     uint64_t seed;
     void *sp, *tsan; /* the scheduler's own */
 };
+
+static void thread_begin(struct thread *t);
 
 __thread struct emu_self *emu_self __attribute__((tls_model("initial-exec")));
 
@@ -223,6 +226,7 @@ static void enter_next(struct machine *m, void **save) {
     fetch_next(t->next);
     emu_self = &t->self;
     if (&t->sp == save) return;
+    if (t->sp == NULL) thread_begin(t);
     if (__tsan_switch_to_fiber) __tsan_switch_to_fiber(t->tsan, TSAN_NO_ORDER);
     emu_switch(save, t->sp);
 }
@@ -447,6 +451,7 @@ static void async_push(struct async a) {
     if (!t->async_first) t->async_last = &t->async_first;
     *t->async_last = copy;
     t->async_last = &copy->next;
+    m->n_async++;
 }
 
 void emu_copy16(void *dst, const void *src) {
@@ -467,6 +472,7 @@ static void async_pop(struct thread *t) {
     if (a->kind == ASYNC_COPY) land(a->dst, a->src, 16);
     if (a->kind == ASYNC_COMMIT) t->n_commits--;
     if (a->kind == ASYNC_ARRIVE) barrier_arrive(t->block, barrier_of(a->barrier));
+    t->machine->n_async--;
     t->machine->progress++;
     a->next = t->machine->free_async;
     t->machine->free_async = a;
@@ -484,7 +490,7 @@ void emu_copy_arrive(uint64_t *word) {
 }
 
 static void async_step(struct machine *m) {
-    for (uint32_t i = 0; i < m->n_threads; i++) {
+    for (uint32_t i = 0; i < m->n_threads && m->n_async > 0; i++) {
         struct thread *t = &m->threads[i];
         while (t->async_first && (m->seed == 0 || draw(m) % 4 != 0)) async_pop(t);
     }
@@ -655,16 +661,80 @@ uint64_t emu_now_ns(void) {
 
 /* ---- launches ----------------------------------------------------------------------------- */
 
-static void thread_main(void) {
-    struct thread *t = me();
+/* Stacks of threads that have ended, for those that begin: thousands of short launches would map
+ * and unmap them each time. */
+static pthread_mutex_t stacks_lock = PTHREAD_MUTEX_INITIALIZER;
+static char **free_stacks; /* [most_stacks], of which n_free_stacks are there */
+static uint32_t n_free_stacks, most_stacks;
+
+static char *stack_take(void) {
+    pthread_mutex_lock(&stacks_lock);
+    char *stack = n_free_stacks > 0 ? free_stacks[--n_free_stacks] : NULL;
+    pthread_mutex_unlock(&stacks_lock);
+    if (stack != NULL) return stack;
+    stack = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (stack == MAP_FAILED) emu_trap("out of memory");
+    return stack;
+}
+
+static void stack_give(char *stack) {
+    if (stack == NULL) return;
+    pthread_mutex_lock(&stacks_lock);
+    if (n_free_stacks == most_stacks) {
+        most_stacks = 2 * most_stacks + 1024;
+        free_stacks = realloc(free_stacks, most_stacks * sizeof *free_stacks);
+        if (!free_stacks) emu_trap("out of memory");
+    }
+    free_stacks[n_free_stacks++] = stack;
+    pthread_mutex_unlock(&stacks_lock);
+}
+
+static void thread_run(struct thread *t) {
     tsan_acquire(t->machine); /* what came before the launch */
     t->machine->launch->entry(t->machine->launch->arguments);
     while (t->async_first) async_pop(t);
     tsan_release(t->machine);
     t->machine->n_alive--;
     t->machine->progress++;
+}
+
+/* The next thread gets the stack of one that has ended, if it has not begun: those of a kernel that
+ * waits for nothing all run on one stack, which stays in the cache. NULL: another has a stack. Not
+ * under ThreadSanitizer, to which a stack is its fiber's. */
+static struct thread *thread_follow(struct thread *t) {
+    struct machine *m = t->machine;
+    struct thread *next = m->ready.first;
+    if (__tsan_create_fiber || turn_is_over(m) || next->sp != NULL) return NULL;
+    m->ready.first = next->next;
+    m->steps++;
+    next->stack = t->stack;
+    t->stack = NULL;
+    emu_self = &next->self;
+    return next;
+}
+
+static void thread_main(void) {
+    for (struct thread *t = me(); t != NULL; t = thread_follow(t)) thread_run(t);
     leave();
     abort();
+}
+
+/* Gives a thread a stack, on which it begins. */
+static void thread_begin(struct thread *t) {
+    t->stack = stack_take();
+    /* Tops that are a power of two apart would all want the same few lines of the cache. */
+    char *end = t->stack + STACK_BYTES - (size_t)(t - t->machine->threads) % COLORS * LINE_BYTES;
+#if defined(__x86_64__)
+    void **top = (void **)end - 2;
+    *top = (void *)thread_main; /* the return address; above it: none, and the ABI's alignment */
+    top[1] = NULL;
+    t->sp = top - SAVED_WORDS;
+#else
+    void **top = (void **)(end - 160);
+    top[11] = (void *)thread_main;
+    t->sp = top;
+#endif
 }
 
 static void thread_start(struct machine *m, struct thread *t, uint32_t block, uint32_t thread) {
@@ -678,18 +748,9 @@ static void thread_start(struct machine *m, struct thread *t, uint32_t block, ui
     t->warp = &t->block->warps[thread / WARP];
     t->lane = thread % WARP;
     t->machine = m;
-    /* Tops that are a power of two apart would all want the same few lines of the cache. */
-    char *end = t->stack + STACK_BYTES - (size_t)(t - m->threads) % COLORS * LINE_BYTES;
-#if defined(__x86_64__)
-    void **top = (void **)end - 2;
-    *top = (void *)thread_main; /* the return address; above it: none, and the ABI's alignment */
-    top[1] = NULL;
-    t->sp = top - SAVED_WORDS;
-#else
-    void **top = (void **)(end - 160);
-    top[11] = (void *)thread_main;
-    t->sp = top;
-#endif
+    t->sp = NULL;
+    stack_give(t->stack);
+    t->stack = NULL;
     m->n_alive++;
     enqueue(&m->ready, t);
 }
@@ -718,29 +779,6 @@ static void run_threads(struct machine *m) {
     while (m->bulk) bulk_step(m);
 }
 
-/* Stacks of threads that have ended, for the next launch: thousands of short launches would map and
- * unmap them each time. The first word of a free one points to the next. */
-static pthread_mutex_t stacks_lock = PTHREAD_MUTEX_INITIALIZER;
-static void *free_stacks;
-
-static void *stack_take(void) {
-    pthread_mutex_lock(&stacks_lock);
-    void *stack = free_stacks;
-    if (stack != NULL) memcpy(&free_stacks, stack, sizeof free_stacks);
-    pthread_mutex_unlock(&stacks_lock);
-    return stack != NULL ? stack
-                         : mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE,
-                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-}
-
-static void stack_give(void *stack) {
-    if (stack == NULL || stack == MAP_FAILED) return;
-    pthread_mutex_lock(&stacks_lock);
-    memcpy(stack, &free_stacks, sizeof free_stacks);
-    free_stacks = stack;
-    pthread_mutex_unlock(&stacks_lock);
-}
-
 static bool machine_init(struct machine *m, const struct launch *l) {
     uint32_t n_blocks = l->together ? l->grid : 1, n_warps = (l->block_threads + WARP - 1) / WARP;
     *m = (struct machine){.launch = l,
@@ -757,11 +795,8 @@ static bool machine_init(struct machine *m, const struct launch *l) {
         m->blocks[b].machine = m;
         if (!m->blocks[b].warps || !m->blocks[b].shared) return false;
     }
-    for (uint32_t i = 0; i < m->n_threads; i++) {
-        m->threads[i].stack = stack_take();
-        if (m->threads[i].stack == MAP_FAILED) return false;
-        if (__tsan_create_fiber) m->threads[i].tsan = __tsan_create_fiber(0);
-    }
+    for (uint32_t i = 0; i < m->n_threads && __tsan_create_fiber; i++)
+        m->threads[i].tsan = __tsan_create_fiber(0);
     if (__tsan_get_current_fiber) m->tsan = __tsan_get_current_fiber();
     return true;
 }
