@@ -1,8 +1,11 @@
 /* Every operator in every form, alone in a program: on a GPU (or the emulated one) and on the CPU
  * backend's kernels, against the plain interpreter of tests/reference. op_case.h says what is
  * compared. A test is <model>/<operator>.<form>; QN_TEST picks some by a pattern. Where there is no
- * GPU the CPU's tests run alone. */
+ * GPU the CPU's tests run alone. QN_TEST_SHORT (any value): a form runs with every second count of
+ * its rows, in the next model, or on the next architecture, with the others; a variant's single
+ * task runs once. */
 #include <fnmatch.h>
+#include <malloc.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,7 +22,7 @@
 #include "device/op_case.h"
 #include "device/op_test.h"
 
-enum { MAX_LEN = 1408, KV_BLOCK = 32, N_KV_BLOCKS = 130, MAX_TESTS = 512 };
+enum { MAX_LEN = 1408, KV_BLOCK = 32, N_KV_BLOCKS = 130, MAX_TESTS = 512, MAX_ROWS = 16 };
 
 /* ---- models ---- */
 
@@ -97,7 +100,8 @@ static const struct shape shapes[] = {
 struct test {
     char name[96];
     const struct shape *shape;
-    struct form_row row;
+    struct form_row row;        /* row.rows: `rows` */
+    uint32_t rows[MAX_ROWS];    /* ends with 0 */
     struct op_form cut;         /* the same in other tiles */
     struct test_device *device; /* NULL: the CPU */
     struct share *share;        /* NULL: its program is its own */
@@ -114,6 +118,10 @@ struct share {
 };
 
 #define DIE(...) (print_error(__VA_ARGS__), print_error("\n"), assert_true(!"as said above"))
+
+static bool is_brief(void) {
+    return getenv("QN_TEST_SHORT") != NULL;
+}
 
 static struct iteration_request request(uint32_t i, uint32_t first, uint32_t n) {
     return (struct iteration_request){.slot = (i * 7 + 3) % ITERATION_SLOTS,
@@ -158,6 +166,7 @@ static bool set_requests(struct iteration *it, enum fill fill, uint32_t n_rows) 
 static void run_variant(struct op_rig *rig, const struct form_row *row, uint32_t variant) {
     const struct op_variant *v = &rig->program.variants[variant];
     const uint32_t uses[] = {v->rows, v->rows > 2 ? v->rows - 1 : 0};
+    bool alone = true;
     for (int fill = FILL_MIXED; fill < N_FILLS; fill++)
         for (size_t i = 0; i < COUNT_OF(uses); i++) {
             struct iteration it = {.variant = variant};
@@ -165,8 +174,9 @@ static void run_variant(struct op_rig *rig, const struct form_row *row, uint32_t
             if (uses[i] == 0 || (i > 0 && fill != FILL_MIXED) || (row->fills >> fill & 1) == 0 ||
                 !set_requests(&it, (enum fill)fill, uses[i]))
                 continue;
-            if (op_case_run(&d, rig, &it, i == 0) != QN_OK)
+            if (op_case_run(&d, rig, &it, alone && i == 0) != QN_OK)
                 DIE("%u rows of %u, fill %d: %s", uses[i], v->rows, fill, d.message);
+            alone = !is_brief();
         }
 }
 
@@ -456,10 +466,30 @@ static bool runs_on(const struct form_row *row, const struct test_device *device
                                 ((row->backends & HOPPER) != 0 && device->info.major == 9);
 }
 
-/* The tests of a form in a model, on each backend that has it. */
+/* The counts of rows that a test runs: those of `row`, or in brief every second of them, from the
+ * first or the second one on. */
+static void choose_rows(struct test *t, const struct form_row *row, uint32_t turn) {
+    const bool half = is_brief() && row->rows[0] != 0 && row->rows[1] != 0;
+    uint32_t n = 0;
+    for (size_t i = half ? turn % 2 : 0; n + 1 < MAX_ROWS && row->rows[i] != 0;) {
+        t->rows[n++] = row->rows[i++];
+        if (half && row->rows[i] != 0) i++;
+    }
+    t->row.rows = t->rows;
+}
+
+/* How many models before this one run the form. */
+static uint32_t models_before(size_t shape, const struct op_form *f) {
+    uint32_t n = 0;
+    for (size_t i = 0; i < shape; i++) n += (shapes[i].sets & sets_of(f)) != 0;
+    return n;
+}
+
+/* The tests of a form in a model, on each backend that has it. `index`: of the operator's forms. */
 static size_t add_tests(struct test_device *device, size_t shape, const struct form_row *row,
-                        struct test *tests) {
+                        size_t index, struct test *tests) {
     struct test_device *const places[] = {NULL, device};
+    const uint32_t turn = models_before(shape, &row->form) + (uint32_t)index;
     size_t n = 0;
     if ((shape > 0 && is_own_image(row)) || (shapes[shape].sets & sets_of(&row->form)) == 0)
         return 0;
@@ -471,6 +501,7 @@ static size_t add_tests(struct test_device *device, size_t shape, const struct f
         struct test *t = &tests[n++];
         *t = (struct test){
             .shape = &shapes[shape], .row = *row, .device = places[i], .run = test_form};
+        choose_rows(t, row, turn + (i > 0 && device->info.major == 9));
         t->cut = row->form;
         t->cut.tiles = (struct tile_override){2, 3};
         snprintf(t->name, sizeof t->name, "%s/%s%s", shapes[shape].name, row->form.name,
@@ -487,7 +518,7 @@ static size_t list_tests(struct test_device *device, struct test tests[MAX_TESTS
             for (size_t i = 0; i < op_test_of((enum op_kind)kind)->n_forms; i++) {
                 struct form_row row = op_test_of((enum op_kind)kind)->forms[i];
                 row.form.kind = (enum op_kind)kind;
-                n += add_tests(device, s, &row, tests + n);
+                n += add_tests(device, s, &row, i, tests + n);
             }
     if (device != NULL && device->info.major == 9)
         tests[n++] = (struct test){
@@ -501,6 +532,9 @@ int main(void) {
     static struct share shares[MAX_TESTS];
     struct test_device device;
     struct diag d = {0};
+    /* Tensors of megabytes come and go with each case: their pages stay. */
+    mallopt(M_MMAP_THRESHOLD, 1 << 30);
+    mallopt(M_TRIM_THRESHOLD, 1 << 30);
     const bool there = device_open(&d, &device) == QN_OK;
     if (!there) print_message("no GPU: %s\n", d.message);
     const char *only = getenv("QN_TEST");
