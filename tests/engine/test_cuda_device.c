@@ -159,10 +159,10 @@ static void test_golden(void **state) {
 enum { N_MIX = 6 };
 
 static void mix(struct request q[N_MIX], uint32_t vocab) {
-    const uint32_t n_prompt[N_MIX] = {1, 5, 64, 17, is_brief() ? 140 : 300, 130};
+    const bool brief = is_brief();
+    const uint32_t n_prompt[N_MIX] = {1, 5, 64, 17, brief ? 140 : 300, brief ? 33 : 130};
     for (uint32_t i = 0; i < N_MIX; i++)
-        q[i] = made_up(i + 1, n_prompt[i], (40 - 3 * i) / (is_brief() ? 3 : 1), vocab,
-                       i % 2 ? 0.8f : 0);
+        q[i] = made_up(i + 1, n_prompt[i], (40 - 3 * i) / (brief ? 6 : 1), vocab, i % 2 ? 0.8f : 0);
 }
 
 static void test_same_every_run(void **state) {
@@ -443,27 +443,31 @@ static void test_same_packed(void **state) {
 
 /* Experts: of a width that no k-tile divides, chosen by few rows and by many, and placed where they
  * would be if all were listed. */
-#define EXPERTS(hidden, experts, top_k, width)                                                     \
+#define EXPERTS(layers, hidden, experts, top_k, width)                                             \
     "{\"architectures\": [\"Qwen3MoeForCausalLM\"], \"model_type\": \"qwen3_moe\", "               \
     "\"hidden_act\": \"silu\", \"hidden_size\": " hidden ", \"intermediate_size\": 64, "           \
     "\"moe_intermediate_size\": " width ", \"num_experts\": " experts                              \
     ", \"num_experts_per_tok\": " top_k ", \"norm_topk_prob\": true, \"head_dim\": 64, "           \
-    "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"num_hidden_layers\": 2, "           \
+    "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"num_hidden_layers\": " layers ", "  \
     "\"vocab_size\": 331, \"max_position_embeddings\": 4096, \"rms_norm_eps\": 1e-06, "            \
     "\"rope_theta\": 10000, \"torch_dtype\": \"bfloat16\", \"tie_word_embeddings\": false}"
 static void test_experts(void **state) {
     (void)state;
     need_gpu();
-    static const uint32_t lengths[N_MIX] = {1, 9, 17, 3, 70, 2}, few[N_MIX] = {1, 9, 3, 2, 12, 1};
+    static const uint32_t lengths[N_MIX] = {1, 9, 17, 3, 70, 2}, few[N_MIX] = {1, 9, 3, 2, 12, 1},
+                          fewer[N_MIX] = {1, 2, 3, 1, 9, 1};
     const struct rig_options others[] = {
         {.max_batched = 256},
         {.coarse = true, .max_batched = 8, .n_workers = 3},
         {.max_batched = 32, .n_slots = 24, .options = "moe=static"},
         {.coarse = true, .jit = true},
         {.coarse = true, .hybrid = true, .max_batched = 16}};
-    compare_packed(EXPERTS("256", "12", "3", "328"), is_brief() ? few : lengths, others,
+    compare_packed(EXPERTS("2", "256", "12", "3", "328"), is_brief() ? few : lengths, others,
                    is_brief() ? 2 : COUNT_OF(others));
-    compare_packed(EXPERTS("2304", "40", "1", "40"), few, others, is_brief() ? 1 : 2);
+    if (is_brief())
+        compare_packed(EXPERTS("1", "2304", "40", "1", "24"), fewer, others, 1);
+    else
+        compare_packed(EXPERTS("2", "2304", "40", "1", "40"), few, others, 2);
 }
 
 /* Sums of LINEAR in all its forms: of one row, of a few, in tiles of 32, 64 and 128 rows, in parts.
@@ -509,8 +513,8 @@ static void check_many(const char *config) {
     open_well(&backend_cuda, &rows, &r);
     for (uint32_t i = 0; i < N_MANY; i++) {
         const uint32_t n_prompt = i == 0 ? 130 : i == 20 ? 33 : 1 + i % 3;
-        q[i] = made_up(i + 1, n_prompt, 2 + i % 5, 331, 0);
-        generate(&r, &q[i], 1, &plain[i]);
+        q[i] = made_up(i + 1, n_prompt, 2 + i % (is_brief() ? 2 : 5), 331, 0);
+        if (i > 0 || !is_brief()) generate(&r, &q[i], 1, &plain[i]);
     }
     rig_close(&r);
     for (size_t k = is_brief() ? 1 : 0; k < COUNT_OF(many); k++) {
@@ -545,7 +549,7 @@ static void test_many(void **state) {
 static void test_many_experts(void **state) {
     (void)state;
     need_gpu();
-    check_many(EXPERTS("256", "12", "3", "328"));
+    check_many(EXPERTS("2", "256", "12", "3", "328"));
 }
 
 /* Rows too long for a task to stage: what an MLP, or attention, makes of a single one is packed,
@@ -614,7 +618,8 @@ static void test_latents(void **state) {
         {.coarse = true, .max_batched = 16, .n_workers = 40},
         {.coarse = true, .max_batched = 64}};
     const bool brief = is_brief();
-    compare_packed(LATENTS("null"), brief ? few : lengths, others, brief ? 1 : COUNT_OF(others));
+    compare_packed(LATENTS("null"), brief ? few : lengths, others + brief,
+                   brief ? 1 : COUNT_OF(others));
     if (!brief) compare_packed(LATENTS("256"), few, others + 2, 2);
 }
 
@@ -646,6 +651,14 @@ static void compare_long(const char *dir, bool dummy, uint32_t n, const struct r
     }
 }
 
+#define WINDOWED(window)                                                                           \
+    "{\"architectures\": [\"MistralForCausalLM\"], \"model_type\": \"mistral\", "                  \
+    "\"hidden_act\": \"silu\", \"hidden_size\": 96, \"intermediate_size\": 128, "                  \
+    "\"num_hidden_layers\": 1, \"num_attention_heads\": 12, \"num_key_value_heads\": 1, "          \
+    "\"head_dim\": 32, \"vocab_size\": 301, \"max_position_embeddings\": 4096, "                   \
+    "\"sliding_window\": " window ", \"rms_norm_eps\": 1e-06, \"rope_theta\": 10000, "             \
+    "\"torch_dtype\": \"bfloat16\", \"tie_word_embeddings\": false}"
+
 /* A context whose pieces are many: in pieces spread over the device and merged afterwards, as one
  * worker goes through it (as many (row, KV head) items as workers: it is not cut), and with
  * ATTENTION_STEP, of which few workers have runs of pieces; parts that carry flags, many of them
@@ -666,14 +679,8 @@ static void test_long_context(void **state) {
     if (!is_brief()) compare_long(ANY, false, 300, others, 1);
     const struct rig_options two[] = {{.coarse = true, .n_workers = 2}};
     char dir[] = "/tmp/quern-window-XXXXXX";
-    write_model(dir, "{\"architectures\": [\"MistralForCausalLM\"], \"model_type\": \"mistral\", "
-                     "\"hidden_act\": \"silu\", \"hidden_size\": 96, \"intermediate_size\": 128, "
-                     "\"num_hidden_layers\": 1, \"num_attention_heads\": 12, "
-                     "\"num_key_value_heads\": 1, \"head_dim\": 32, \"vocab_size\": 301, "
-                     "\"max_position_embeddings\": 4096, \"sliding_window\": 1000, "
-                     "\"rms_norm_eps\": 1e-06, \"rope_theta\": 10000, "
-                     "\"torch_dtype\": \"bfloat16\", \"tie_word_embeddings\": false}");
-    compare_long(dir, true, is_brief() ? 1040 : 1100, two, COUNT_OF(two));
+    write_model(dir, is_brief() ? WINDOWED("400") : WINDOWED("1000"));
+    compare_long(dir, true, is_brief() ? 440 : 1100, two, COUNT_OF(two));
     drop_model(dir);
 }
 
@@ -981,7 +988,7 @@ static void test_close_busy(void **state) {
     uint32_t slot;
     for (unsigned k = 0; k < 4; k++) {
         open_well(&backend_cuda, &(struct rig_options){.dir = ANY, .jit = k == 3}, &r);
-        struct request q = made_up(k, 1, MAX_LEN - 1, r.model->spec.vocab, 0);
+        struct request q = made_up(k, 1, is_brief() ? 64 : MAX_LEN - 1, r.model->spec.vocab, 0);
         assert_int_equal(submit(&d, &r, &q, &slot), QN_OK);
         usleep(k * 1500);
         rig_close(&r);
