@@ -325,8 +325,12 @@ static void judge(const char *name, long at, const struct outcome *o, const stru
                  atomic_load(&n_blocks) - blocks, atomic_load(&n_maps) - maps, o->error.message);
 }
 
-/* Every n up to 1000, then one in `step` of the rest: a tokenizer makes thousands of like calls. */
+/* Every n up to 1000, then one in `step` of the rest: a tokenizer makes thousands of like calls.
+ * QN_TEST_SHORT (any value): every n up to 200, then one in 7 or more. */
 static void every_call(const char *name, void (*scenario)(struct outcome *), long step) {
+    const bool brief = getenv("QN_TEST_SHORT") != NULL;
+    const long dense = brief ? 200 : 1000;
+    if (brief && step < 7) step = 7;
     struct outcome good, o;
     long nomem = 0, other = 0, survived = 0;
     run(scenario, 0, false, &good); /* what is made once and kept: tables, thread stacks */
@@ -334,7 +338,7 @@ static void every_call(const char *name, void (*scenario)(struct outcome *), lon
     const long n = run(scenario, 0, false, &good);
     if (good.rc != QN_OK) fail_msg("%s: %s", name, good.error.message);
     judge(name, 0, &good, &good, blocks, maps);
-    for (long at = 1; at <= n; at += at < 1000 ? 1 : step)
+    for (long at = 1; at <= n; at += at < dense ? 1 : step)
         for (int on = 0; on < 2; on++) {
             run(scenario, at, on != 0, &o);
             judge(name, at, &o, &good, blocks, maps);

@@ -1,9 +1,11 @@
 """tokenizer.json and tokenizer_config.json: cut, of other types, deep, out of range; texts and ids."""
 import json
+import os
 
 from hostile import TINY, TOKENIZERS, Hostile, changed, removed
 
 h = Hostile()
+SHORT = "QN_TEST_SHORT" in os.environ  # a member is of a third of the other types, the next one of the next third
 FILE = "tokenizer.json"
 LINE = json.dumps({"text": "Hello  w\u00f6rld 123\n"}).encode() + b"\n"
 WRONG = {"text": "x", "number": 7, "half": 1.5, "true": True, "list": [1], "object": {"a": 1},
@@ -48,17 +50,19 @@ def members(o, path=()):
 
 def wrong_types():
     """Every member of every golden tokenizer as something else: refused, or of no consequence."""
+    turn = 0
     for name in ["qwen", "llama2", "metaspace", "pieces"]:
         whole = load(name)
         for path in members(whole):
-            for kind, value in WRONG.items():
+            for kind, value in {**WRONG, "removed": removed}.items():
+                if len(path) >= 3 and kind not in ("text", "negative", "huge", "object", "removed"):
+                    continue
+                turn += 1
+                if SHORT and turn % 3:
+                    continue
                 if kind == "deep":
                     value = json.loads("[" * 500 + "]" * 500)
-                if len(path) < 3 or kind in ("text", "negative", "huge", "object"):
-                    tokenizer(f"{name} {'.'.join(map(str, path))} {kind}",
-                              changed(whole, path, value), FILE, codes=(0, 1))
-            tokenizer(f"{name} {'.'.join(map(str, path))} removed", changed(whole, path, removed),
-                      FILE, codes=(0, 1))
+                tokenizer(f"{name} {'.'.join(map(str, path))} {kind}", changed(whole, path, value), FILE, codes=(0, 1))
 
 
 def known_wrong():
