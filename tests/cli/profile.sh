@@ -21,11 +21,6 @@ for i in range(0, len(runs), 5):
     it = data["iters"][runs[i + 2]]
     assert it[2] <= runs[i + 3] <= runs[i + 4] <= it[3] + 1e-3
 PY
-run 0 profile $TINY --threads 2 --output-len 8 --batch-size 3
-out_says "the largest losses"
-out_says "critical path"
-grep -E '^  for worker [01] ' "$T/out" | grep -qvE ' 0\.0 ' || die "no worker was waited for"
-grep -qE '[0-9]+ records per iteration, [0-9]+ ns for each that reads the clock' "$T/out" || die "cost"
 mkdir "$T/dummy" && cp $TINY/config.json "$T/dummy"
 run 0 profile "$T/dummy" --load-format dummy --output-len 8 --format json
 
@@ -36,6 +31,10 @@ check '[p["bytes"] for p in o[0]["operators"] if p["op"] == "expert_gate_up"] ==
 run 0 profile $GOLDEN/qwen3-moe --backend cpu --threads 2 --output-len 8 --batch-size 3
 out_says "busiest worker over the mean"
 out_says "experts read by a layer"
+out_says "the largest losses"
+out_says "critical path"
+grep -E '^  for worker [01] ' "$T/out" | grep -qvE ' 0\.0 ' || die "no worker was waited for"
+grep -qE '[0-9]+ records per iteration, [0-9]+ ns for each that reads the clock' "$T/out" || die "cost"
 
 refused 2 "output-len" profile $TINY --output-len 1
 refused 2 "one size at a time" profile $TINY --batch-size 1,2
