@@ -3,6 +3,7 @@ import http.client
 import json
 import random
 import resource
+import signal
 import socket
 import threading
 import time
@@ -352,7 +353,8 @@ def test_slow_header_and_body():
 
 
 def test_pings():
-    """A stream that waits for its place has pings, so that nothing on the way gives it up."""
+    """A stream that waits for its place has pings, so that nothing on the way gives it up. The server is stopped for
+    most of the 15 seconds before the first one, which it would spend on tokens."""
     with Server("--max-num-seqs", "1", "--isa", "ref", "--threads", "1", "--max-queue", "900") as slow:
         ask = {**LONG, "n": 16, "stream": True}
         data = json.dumps(ask).encode()
@@ -363,6 +365,10 @@ def test_pings():
                              b"\r\n" % len(data) + data)
         waits = held[-1]
         waits.settimeout(40)
+        slow.until(lambda: slow.request("GET", "/load")[2]["server_load"] == 640)
+        slow.process.send_signal(signal.SIGSTOP)
+        time.sleep(13)
+        slow.process.send_signal(signal.SIGCONT)
         got = b""
         while b": ping\n\n" not in got:
             more = waits.recv(65536)

@@ -5,7 +5,7 @@ import pathlib
 import re
 import tempfile
 
-from common import SANITIZED, TINY, Server, is_refused, json, main
+from common import DEEP, SANITIZED, TINY, Server, is_refused, json, main
 
 s = Server("--served-model-name", "tiny")
 USER = [{"role": "user", "content": "Tell me a story"}]
@@ -105,7 +105,7 @@ def test_forms():
     most = 0
     for form in FORMS:
         with Server("--tool-call-parser", form, "--enable-auto-tool-choice") as one:
-            for seed in range(1 if SANITIZED else 3):
+            for seed in range(1 if SANITIZED else 3 if DEEP else 2):
                 m, finish = both(one, tool_choice="required", seed=seed, temperature=2, max_tokens=250)
                 if finish == "tool_calls":
                     assert m["tool_calls"] and m["content"] == "", (form, m)
@@ -154,8 +154,9 @@ def test_said():
                 assert finish == ("tool_calls" if calls else "stop")
                 m, finish = both(one, **more, tool_choice="none")
                 assert m["content"] == text and not m["tool_calls"] and finish == "stop", (text, m)
-                m, _ = both(one, **more, parallel_tool_calls=False)
-                assert [(c["name"], c["arguments"]) for c in m["tool_calls"]] == calls[:1], (text, m)
+                if len(calls) > 1 or DEEP:
+                    m, _ = both(one, **more, parallel_tool_calls=False)
+                    assert [(c["name"], c["arguments"]) for c in m["tool_calls"]] == calls[:1], (text, m)
                 m, _ = both(one, **more, logprobs=True, top_logprobs=1)
                 assert m["content"] == content
 
