@@ -1,8 +1,13 @@
-"""Packages from the registry in a folder of the build, for the tests beside this file."""
+"""Packages from the registry in a folder of the build, for the tests beside this file.
+
+    python3 tests/grammar/packages.py FOLDER       fetches them there; tools/install_deps.sh --all does"""
 import importlib
 import pathlib
 import subprocess
 import sys
+
+LLGUIDANCE, XGRAMMAR, JSONSCHEMA = "llguidance==1.9.1", "xgrammar==0.2.8", "jsonschema==4.26.0"
+XGRAMMAR_NEEDS = ["apache-tvm-ffi==0.1.15.post2", "numpy", "pydantic", "typing_extensions"]
 
 
 def fetch(folder, *packages, dependencies=True):
@@ -24,3 +29,13 @@ def load(folder, *packages):
     """The modules of packages, which are called as they are."""
     fetch(folder, *packages)
     return [importlib.import_module(p.split("==")[0]) for p in packages]
+
+
+def main():
+    folder = sys.argv[1]
+    fetch(folder, LLGUIDANCE, JSONSCHEMA, *XGRAMMAR_NEEDS)
+    fetch(folder, XGRAMMAR, dependencies=False)
+
+
+if __name__ == "__main__":
+    main()

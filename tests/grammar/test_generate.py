@@ -25,7 +25,7 @@ def generate(quern, rows, *options):
 
 def main():
     quern, folder = sys.argv[1:]
-    [jsonschema] = packages.load(folder, "jsonschema==4.26.0")
+    [jsonschema] = packages.load(folder, packages.JSONSCHEMA)
     schemas = json.loads((HERE / "schemas.json").read_text(encoding="utf-8"))
     rows = [{"prompt": "User: Write JSON.\nAssistant:", "seed": seed, "structured_outputs": {"json": s}}
             for s in schemas for seed in range(N_TEXTS)]

@@ -79,7 +79,7 @@ class Llguidance:
               "escapes in listed values": lambda t: rb"\u" in t}
 
     def __init__(self, folder, words):
-        [self.module] = packages.load(folder, "llguidance==1.9.1")
+        [self.module] = packages.load(folder, packages.LLGUIDANCE)
         self.n = len(words)
         self.tokenizer = self.module.LLTokenizer(self.module.TokenizerWrapper(Tokens(words)), slices=[])
 
@@ -129,8 +129,8 @@ class Xgrammar:
     OTHER = re.compile(r'Length|"pattern"|"const": \{|number", "m|ipv4|allOf|"q"|"#"')
 
     def __init__(self, folder, words):
-        packages.fetch(folder, "xgrammar==0.2.8", dependencies=False)
-        packages.fetch(folder, "apache-tvm-ffi==0.1.15.post2", "numpy", "pydantic", "typing_extensions")
+        packages.fetch(folder, packages.XGRAMMAR, dependencies=False)
+        packages.fetch(folder, *packages.XGRAMMAR_NEEDS)
         import tvm_ffi  # looks for torch itself
         del tvm_ffi
         sys.modules.update({name: Stub(name) for name in ("torch", "transformers")})

@@ -1,15 +1,20 @@
-"""A Python with packages from the registry, in the build folder: made once, by the first test that wants it, skipped
-where the registry cannot be reached."""
+"""A Python with packages from the registry, in the build folder: made once, by tools/install_deps.sh --all or by the
+first test that wants it, skipped where the registry cannot be reached.
+
+    python3 tests/server/venv.py FOLDER       makes it there"""
 import fcntl
 import os
 import pathlib
 import subprocess
 import sys
 
-from common import skip
-
 PACKAGES = ["openai", "anthropic", "litellm", "langchain-openai", "lm-eval[api]", "schemathesis", "requests",
             "sglang-router", "vllm-router", "instructor", "openai-agents", "pydantic-ai-slim[openai]"]
+
+
+def skip(why):
+    print(f"skipped: {why}")
+    sys.exit(77)
 
 
 def python(folder):
@@ -41,3 +46,14 @@ def make(home):
         skip(f"the package registry cannot be reached from here: {got.stderr.strip()[-200:]}")
     done.write_text(wanted)
     return str(exe)
+
+
+def main():
+    """Makes it, with what its packages compile to: a first import takes seconds."""
+    exe = python(sys.argv[1])
+    subprocess.run([exe, "-m", "compileall", "-q", "-j", "0", pathlib.Path(exe).parent.parent / "lib"],
+                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+
+
+if __name__ == "__main__":
+    main()
