@@ -31,7 +31,7 @@
 #include <string.h>
 
 #define TRACE_BYTES ((uint64_t)256 << 20)
-enum { MAX_TOKENS = 200, MAX_PROMPT = 8192, MAX_CONTEXT = 131072, MAX_BATCH = 64, CHUNK = 1024 };
+enum { MAX_TOKENS = 200, MAX_PROMPT = 8192, MAX_CONTEXT = 131072, MAX_BATCH = 256, CHUNK = 1024 };
 #define READ_TB_S 3.08
 
 /* One operator of one iteration. */

@@ -68,6 +68,7 @@ enum {
      * PACK_NARROW rows tiles are of so many. */
     PACK_TILE = 128,
     PACK_NARROW = 64,
+    SPLITK_ROWS = 128, /* most token rows of LINEAR_SPLITK, measured */
 
     CUDA_ROW_GROUP = 12, /* most row blocks of a task of one row at a time: cuda_task.group */
 

@@ -129,7 +129,7 @@ static void walk_tile(const struct form_case *c, struct cuda_task *t) {
     t->group = blocks > 4 ? 8 : blocks > 2 || t->tile == PACK_TILE ? 4 : 2;
     /* Every pass over row blocks reads all activations again. */
     if (t->tile != PACK_TILE && CEIL_DIV(blocks, 12u) < CEIL_DIV(blocks, 8u)) t->group = 12;
-    if (t->kind == OP_LINEAR_SPLITK && blocks > 12) t->group = 16;
+    if (t->kind == OP_LINEAR_SPLITK && t->tile != PACK_TILE && blocks > 12) t->group = 16;
     /* The smallest tiles come in three sizes, since each is more to compile. */
     if (t->tile < PACK_NARROW && t->group < 12) t->group = t->group == 8 ? 12 : 4;
     t->columns = CUDA_LEASE;

@@ -172,11 +172,11 @@ static bool can_step(const struct prog_header *p, const struct prog_op *op) {
     return op->n_rows <= STEP_ROWS || (op->n_rows <= CUDA_PLACES && is_decode_only(p, op));
 }
 
-/* Parts are whole row blocks, a tile has all token rows. */
+/* Parts are whole row blocks. */
 static bool can_cut(const struct prog_header *p, const struct prog_op *op) {
     const uint64_t rows = tensor_of(p, op->in[PARTS_W])->shape[0];
     const uint64_t parts = partial_count(cuda_k_tiles(op->k));
-    return is_packed(p, op) && op->n_rows <= PACK_NARROW && rows % CUDA_PAGE_ROWS == 0 &&
+    return is_packed(p, op) && op->n_rows <= SPLITK_ROWS && rows % CUDA_PAGE_ROWS == 0 &&
            op->units == parts * rows;
 }
 

@@ -558,8 +558,6 @@ static bool is_tile_form(const struct cuda_task *t, const struct prog_op *op) {
                        : t->tile == PACK_NARROW   ? one_of(t->group, of_64)
                        : t->tile == PACK_TILE     ? one_of(t->group, of_128)
                                                   : false;
-    if (op->kind == OP_LINEAR_SPLITK && (t->row1 - t->row0 > t->tile || t->tile > PACK_NARROW))
-        return false;
     return group && (t->group < 16 || op->kind == OP_LINEAR_SPLITK) && t->unit_blocks == 0 &&
            t->row0 % PACK_ROWS == 0;
 }

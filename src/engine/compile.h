@@ -27,7 +27,7 @@ struct compile_options {
     uint32_t whole_from; /* ... rows from which on a short context is not cut, but one task's:
                             0: none; 1, 2: with or without single rows */
     bool static_experts; /* ablation: an expert's work has its workers, whichever are chosen */
-    bool cut_linear; /* LINEAR as parts and their sum, for 17 to PACK_NARROW rows where weights do
+    bool cut_linear; /* LINEAR as parts and their sum, for 17 to SPLITK_ROWS rows where weights do
                       * not stream (device_streams()); Hopper */
     struct task_options task; /* decomposition, launch policy, ablations */
 };

@@ -64,8 +64,8 @@ uint64_t cost_slice_bytes(const struct device *d, const struct kgraph *k, enum d
     return quarter / slices + (cost_is_of_few(d, slices) ? FEW_BYTES : 0);
 }
 
-uint64_t cost_tile_rows(uint32_t token_rows, uint32_t weight_rows) {
+uint64_t cost_tile_rows(uint32_t token_rows, uint32_t weight_rows, uint32_t share_rows) {
     const uint32_t across = CEIL_DIV(token_rows, (uint32_t)PACK_TILE);
     const uint32_t down = CEIL_DIV(weight_rows, (uint32_t)PACK_TILE);
-    return (uint64_t)down * token_rows + (uint64_t)across * weight_rows;
+    return (uint64_t)down * token_rows + (uint64_t)across * (weight_rows + 2ull * share_rows);
 }

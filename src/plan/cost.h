@@ -35,9 +35,11 @@ uint64_t cost_slice_bytes(const struct device *d, const struct kgraph *k, enum d
 /* Whether at most half of the workers have a task of attention: all others wait for them. */
 bool cost_is_of_few(const struct device *d, uint32_t slices);
 
-/* Weight and token rows that pass through a task's shared memory, tile by tile, in a product of
- * packed activations. On an H100 that is the bound: a tile of 128 x 128 has 16 flops a byte, which
- * takes all that L2 gives. */
-uint64_t cost_tile_rows(uint32_t token_rows, uint32_t weight_rows);
+/* What a task of a product of packed activations waits for, in rows that L2 gives: weight and token
+ * rows that pass through its shared memory, tile by tile, and its share, `share_rows`, of all
+ * weights, which come from memory once for each tile of tokens that the task has. On an H100 that
+ * is the bound: a tile of 128 x 128 has 16 flops a byte, which takes all that L2 gives, and memory
+ * gives half as much. */
+uint64_t cost_tile_rows(uint32_t token_rows, uint32_t weight_rows, uint32_t share_rows);
 
 #endif

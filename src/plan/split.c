@@ -1,6 +1,7 @@
 /* split.c - see split.h. */
 #include "plan/split.h"
 #include "base/checked.h"
+#include "codegen/cuda_abi.h"
 #include "plan/cost.h"
 
 /* Columns that a CUDA block merges at a time, 64 a warp, in contexts of up to MERGED_PIECES pieces.
@@ -79,15 +80,24 @@ uint32_t split_slices(const struct kgraph *k, const struct kop *op, uint32_t wan
 /* The cut whose largest task costs least, with no more tasks than that needs. Where weights stream,
  * rows stay together: a task has tensor core columns for all rows, and half of the rows would leave
  * columns empty. */
-struct split_tiles split_packed(const struct device *d, const struct kgraph *k, uint32_t n_rows,
-                                uint32_t n_blocks, uint32_t want) {
+struct split_tiles split_packed(const struct device *d, const struct kgraph *k,
+                                const struct kop *op, uint32_t n_rows, uint32_t n_blocks,
+                                uint32_t want) {
+    const bool is_head = op->kind == OP_LM_HEAD;
+    const uint32_t block_rows = is_head ? LM_BLOCK : 16;
+    /* A prompt has one logit row: its LM head is for all workers. */
+    if (is_head && (n_rows <= PACK_TILE || n_rows < k->n_rows))
+        return (struct split_tiles){1, MIN(want, n_blocks)};
     struct split_tiles best = {1, 1};
     uint64_t best_cost = UINT64_MAX;
     const bool streams = device_streams(d, n_rows, k->spec.hidden);
     const uint32_t most = streams ? 1 : MIN(n_rows / PACK_ROWS, want);
-    for (uint32_t rows = 1; rows <= most; rows *= 2) {
+    const uint32_t of_tokens = CEIL_DIV(n_rows, (uint32_t)PACK_TILE);
+    for (uint32_t rows = 1; rows <= most;
+         rows = rows < of_tokens && 2 * rows > of_tokens ? of_tokens : 2 * rows) {
         const uint32_t each = CEIL_DIV(n_blocks, MIN(want / rows, n_blocks));
-        const uint64_t cost = cost_tile_rows(CEIL_DIV(n_rows, rows), each * 16);
+        const uint64_t cost =
+            cost_tile_rows(CEIL_DIV(n_rows, rows), each * block_rows, n_blocks * block_rows / want);
         if (cost >= best_cost) continue;
         best_cost = cost;
         best = (struct split_tiles){rows, CEIL_DIV(n_blocks, each)};

@@ -29,7 +29,8 @@ uint32_t split_slices(const struct kgraph *k, const struct kop *op, uint32_t wan
 struct split_tiles {
     uint32_t rows, units;
 };
-struct split_tiles split_packed(const struct device *d, const struct kgraph *k, uint32_t n_rows,
-                                uint32_t n_blocks, uint32_t want);
+struct split_tiles split_packed(const struct device *d, const struct kgraph *k,
+                                const struct kop *op, uint32_t n_rows, uint32_t n_blocks,
+                                uint32_t want);
 
 #endif

@@ -139,7 +139,7 @@ static uint64_t layer_weight_bytes(const struct model_spec *s) {
 /* The ways stand in order of preference, not of cost. Bytes through L2 and shared memory decide
  * between them, and no rate of these is known: streaming reads activations once, parts read an
  * eighth of them in each task, tiles read all of them in each. Parts were measured up to
- * PACK_NARROW rows. */
+ * SPLITK_ROWS rows. */
 static void choose_linear(const struct planner *p, struct plan_choice *c) {
     const struct plan_request *r = p->r;
     const double weights = cost_weights(r->device, layer_weight_bytes(r->spec));
@@ -151,7 +151,7 @@ static void choose_linear(const struct planner *p, struct plan_choice *c) {
     const char *plain = packs ? NULL : "activations are rows, not packed";
     const bool streams = device_streams(r->device, p->n_rows, r->spec->hidden);
     const char *no_parts = !r->cut_linear            ? "linear=parts is not asked for"
-                           : p->n_rows > PACK_NARROW ? "tiles have more than 64 rows"
+                           : p->n_rows > SPLITK_ROWS ? "more than 256 rows"
                            : r->spec->hidden % SQUARES_COLUMNS != 0 ? "hidden is no multiple of 16"
                                                                     : NULL;
     *c = (struct plan_choice){
@@ -297,10 +297,19 @@ static int plan_rows(struct diag *d, const struct plan_request *r, uint32_t n_ro
     return QN_OK;
 }
 
+/* Rows of the variant after the one of n_rows. From two tiles of tokens on a task has one of them
+ * (split_packed), and the workers of those that an iteration does not have wait: so there are
+ * variants between powers of two. */
+static uint32_t rows_after(const struct plan_request *r, uint32_t n_rows) {
+    const uint32_t power = 1u << (31 - __builtin_clz(n_rows));
+    if (r->device->kind != DEVICE_CUDA || n_rows < 2 * PACK_TILE) return 2 * n_rows;
+    return n_rows + power / (power == 8 * PACK_TILE ? 4 : 2);
+}
+
 int plan_variants(struct diag *d, const struct plan_request *r,
                   struct plan_variant variants[PLAN_MAX_VARIANTS], uint32_t *n) {
     *n = 0;
-    for (uint32_t rows = 1; rows < r->max_batched_tokens; rows *= 2)
+    for (uint32_t rows = 1; rows < r->max_batched_tokens; rows = rows_after(r, rows))
         if (rows == 1 || rows >= PACK_ROWS || !device_packs(r->device, rows, r->spec->hidden))
             TRY(plan_rows(d, r, rows, variants, n));
     return plan_rows(d, r, r->max_batched_tokens, variants, n);

@@ -64,8 +64,8 @@ static struct split_tiles choose_tiles(const struct tgraph *g, const struct kop 
             best = (struct split_tiles){rows, units};
         }
     }
-    if (reads_packed(g, op) && op->kind != OP_LM_HEAD)
-        best = split_packed(&g->options.device, g->kernel, n_rows * PACK_ROWS, n_blocks, want);
+    if (reads_packed(g, op))
+        best = split_packed(&g->options.device, g->kernel, op, n_rows * PACK_ROWS, n_blocks, want);
     /* A GPU's task goes through the rows of each listed expert, whichever they are. */
     if (op->kind == OP_EXPERT_DOWN && g->options.device.kind == DEVICE_CUDA)
         best = (struct split_tiles){1, MIN(want, n_blocks)};

@@ -39,10 +39,11 @@ struct rows_place {
 
 enum {
     ROW_CHUNK = ATTENTION_PIECE * 16 + 16, /* bytes from a chunk to the next */
-    ROW_VALUES = QN_HEAD_DIM / 8 * ROW_CHUNK,
+    ROW_EIGHT = 32, /* ... and more from eight chunks of keys to the next: a warp puts some of each */
+    ROW_VALUES = QN_HEAD_DIM / 8 * ROW_CHUNK + QN_HEAD_DIM / 64 * ROW_EIGHT,
     ROW_SHARE = 16 * 2 * QN_HEAD_DIM, /* of keys or values, as they come */
     ROW_TILE = WARPS * ROW_WORK,      /* where the piece is that is multiplied */
-    ROW_RAW = ROW_TILE + 2 * ROW_VALUES,
+    ROW_RAW = ROW_TILE + ROW_VALUES + QN_HEAD_DIM / 8 * ROW_CHUNK,
     ROW_WARPS = ROW_RAW + 2 * WARPS * ROW_SHARE,
     ROW_PLACES = ROW_WARPS + WARPS * sizeof(struct rows_warp)
 };
@@ -91,6 +92,11 @@ DEV void rows_ask(const struct warp_context *c, uint32_t block, uint32_t piece) 
     copies_end(full);
 }
 
+/* Where chunk n of the keys begins. */
+constexpr DEV uint32_t rows_key_chunk(uint32_t n) {
+    return n * ROW_CHUNK + n / 8 * ROW_EIGHT;
+}
+
 /* The warp's share of keys, which has come, to where they are multiplied. 512 bytes at a time. */
 DEV void rows_put_keys(const struct warp_context *c) {
     constexpr uint32_t rows = 256 / QN_HEAD_DIM, chunks = QN_HEAD_DIM / 8;
@@ -98,7 +104,7 @@ DEV void rows_put_keys(const struct warp_context *c) {
     const uint32_t step = chunk / 4 * 2, quad = chunk % 4; /* four of each of two steps' columns */
     const char *from = rows_raw(c) + c->lane * 16;
     char *to = shared_memory + ROW_TILE + c->warp * 256 + rows_slot(row) * 16 +
-               (2 * step + quad / 2) * ROW_CHUNK + quad % 2 * 8;
+               rows_key_chunk(2 * step + quad / 2) + quad % 2 * 8;
     uint4 v[16 / rows];
 #pragma unroll
     for (uint32_t i = 0; i < 16 / rows; i++) v[i] = *(const uint4 *)(from + i * 512);
@@ -139,8 +145,6 @@ DEV void rows_take(const struct warp_context *c, uint32_t piece, bool last) {
         const uint32_t block = mine->block;
         __syncwarp(); /* all lanes have read what came, and this */
         rows_ask(c, block, piece + 1);
-        const uint32_t next = rows_find(c, piece + 2);
-        if (c->lane == 0) mine->block = next;
     }
     page_copy_fence_shared(); /* products will read where this thread wrote */
     sync_compute();
@@ -252,7 +256,7 @@ DEV void rows_scores(const struct rows_work *w, uint32_t n, float (&p)[2 * ROW_P
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < QN_HEAD_DIM / 16; i++)
-        wgmma_64x64x16<KV_E>(p, q[i], wgmma_further(k, 2 * i * ROW_CHUNK), i > 0);
+        wgmma_64x64x16<KV_E>(p, q[i], wgmma_further(k, rows_key_chunk(2 * i)), i > 0);
     wgmma_commit();
     wgmma_wait<0>();
     wgmma_settle(p);
@@ -312,23 +316,24 @@ DEV void rows_product(uint4 p, uint32_t span, uint32_t part, float (&out)[4][4])
     wgmma_commit();
 }
 
-/* The outputs of a piece, part by part times their factors, onto the state. One
- * product is under way while the one before it is added, and probabilities are fetched two ahead.
- */
+/* The outputs of a piece, part by part times their factors, onto the state: 64 columns at a time,
+ * two products of 32. One product is under way while the one before it is added, and probabilities
+ * are fetched a part ahead. */
 DEV void rows_outputs(const struct rows_work *w, const struct rows_parts *parts,
                       const struct merge factors[2], struct rows_state *state) {
     constexpr int n = QN_HEAD_DIM / 32 * ROW_PARTS;
     float out[2][4][4] = {}; /* the compiler asks for values */
-    float sum[4][4];
+    float sum[8][4];
     uint4 p[2] = {w->p[0], w->p[32]};
     rows_product(p[0], 0, 0, out[0]);
 #pragma unroll
     for (int at = 0; at < n; at++) {
-        const int span = at / ROW_PARTS, part = at % ROW_PARTS, next = (at + 1) % 2;
-        if (at + 1 < n) {
-            rows_product(p[next], (at + 1) / ROW_PARTS, (at + 1) % ROW_PARTS, out[next]);
+        const int part = at / 2 % ROW_PARTS, half = at % 2, next = at + 1;
+        if (next < n) {
+            const int span = next / 2 / ROW_PARTS * 2 + next % 2;
+            rows_product(p[next / 2 % 2], span, next / 2 % ROW_PARTS, out[next % 2]);
             wgmma_wait<1>();
-            p[at % 2] = w->p[(at + 2) % ROW_PARTS * 32];
+            if (half == 1) p[at / 2 % 2] = w->p[(part + 2) % ROW_PARTS * 32];
         } else {
             wgmma_wait<0>();
         }
@@ -336,10 +341,12 @@ DEV void rows_outputs(const struct rows_work *w, const struct rows_parts *parts,
 #pragma unroll
         for (int i = 0; i < 4; i++)
 #pragma unroll
-            for (int e = 0; e < 4; e++)
-                sum[i][e] = share_add(part == 0 ? 0 : sum[i][e], out[at % 2][i][e],
-                                      parts->max[e / 2][part]);
-        if (part + 1 == ROW_PARTS) rows_add<4>(state, 4 * span, sum, factors);
+            for (int e = 0; e < 4; e++) {
+                float *to = &sum[4 * half + i][e];
+                *to = share_add(part == 0 ? 0 : *to, out[at % 2][i][e], parts->max[e / 2][part]);
+            }
+        if (half == 1 && part + 1 == ROW_PARTS)
+            rows_add<8>(state, 8 * (at / 2 / ROW_PARTS), sum, factors);
     }
 }
 
@@ -363,7 +370,7 @@ DEV void rows_put(const struct warp_context *c, const struct rows_state *state) 
 DEV void rows_multiply(void) {
     const struct warp_context here = context_of(&SHARED->args, thread_here(), 0, 0), *c = &here;
     const struct rows_work w = rows_work_of(c);
-    const struct rows_warp *mine = rows_warp_of(c);
+    struct rows_warp *mine = rows_warp_of(c);
     const uint32_t hi = __shfl_sync(~0u, SHARED->pieces.hi, 0);
     uint32_t piece = __shfl_sync(~0u, mine->piece, 0);
     struct rows_state state = {};
@@ -375,9 +382,11 @@ DEV void rows_multiply(void) {
         struct merge factors[2];
         const bool all = rows_see_all(c, first);
         rows_take(c, piece, hi - first <= ATTENTION_PIECE);
+        const uint32_t block = rows_find(c, piece + 2); /* comes while scores are made */
 #pragma unroll
         for (uint32_t n = 0; n < ROW_PARTS; n += ROW_PARTS_AT_ONCE) {
             rows_scores(&w, n, p);
+            if (n == 0 && c->lane == 0) mine->block = block;
             if (all)
                 rows_softmax<false>(c, &w, n, first + 16 * n, p, &parts);
             else

@@ -40,6 +40,7 @@ struct control {
     struct rt_worker w;
     uint32_t variant;   /* the one that runs; RT_NONE: none has run */
     uint32_t end_event; /* the variant's */
+    uint32_t polls;     /* of all waits: a wait may be shorter than LOOK_EVERY, and others follow */
     uint32_t fetched;   /* variant whose first descriptors are fetched; RT_NONE: none */
     uint32_t n_go;      /* messages to the compute warps so far */
     uint32_t n_done;    /* messages known to be done */
@@ -122,9 +123,9 @@ DEV void control_look(struct control *c) {
 CODE(bool, control_until, struct control *c, uint32_t most) {
     c->w.spins = 0;
     c->w.idle_since = 0;
-    for (uint32_t polls = 1; c->n_go - c->n_done > most; polls++) {
+    while (c->n_go - c->n_done > most) {
         control_reap(c);
-        if (polls % LOOK_EVERY == 0) control_look(c);
+        if (++c->polls % LOOK_EVERY == 0) control_look(c);
         if (c->stop) return false;
     }
     return true;
@@ -268,11 +269,13 @@ DEV bool control_wait_event(struct control *c, const struct cuda_task *task) {
     c->w.spins = 0;
     c->w.idle_since = 0;
     const bool watching = c->n_watched != 0;
-    for (uint32_t polls = 1; (int32_t)(rt_load_relaxed(counter) - goal) < 0; polls++) {
-        if (!watching && polls % LOOK_EVERY != 0) continue;
+    uint32_t polls = c->polls;
+    while ((int32_t)(rt_load_relaxed(counter) - goal) < 0) {
+        if (++polls % LOOK_EVERY != 0 && !watching) continue;
         control_between_polls(c, polls);
         if (c->stop) return false;
     }
+    c->polls = polls;
     if ((task->flags & CUDA_WAIT_HINT) == 0) rt_fence_acquire(counter);
     return true;
 }

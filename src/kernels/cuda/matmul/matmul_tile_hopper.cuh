@@ -55,33 +55,6 @@ DEV void narrow_slot(const struct warp_context *c, struct ring_use *r, float sum
     }
 }
 
-/* Stores the sums of a tile of LINEAR_SPLITK, which are its results, from the registers of the
- * products: eight lanes have 32 bytes of a token's columns. The stores ask L2 to keep them: 8 MB
- * twice a layer of Qwen3-8B, which only SPLITK_SUM reads, right after, and which weights drove out
- * to memory otherwise. */
-template <int WB, int WO, int DOWN>
-DEV void parts_store(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
-                     uint32_t end, const float total[WB][WO][4]) {
-    const struct row_tile t = row_tile_at(task, SHARED->packed[c->warp].block, WB * DOWN);
-    const uint32_t block = t.block + c->warp % DOWN * WB;
-    const uint32_t token = row + c->warp / DOWN * (8 * WO) + c->lane % 4 * 2;
-    float *to =
-        (float *)task->out + (uint64_t)token * task->units + block * CUDA_PAGE_ROWS + c->lane / 4;
-#pragma unroll
-    for (int i = 0; i < WO; i++)
-#pragma unroll
-        for (int odd = 0; odd < 2; odd++) {
-            float *at = to + (uint64_t)(8 * i + odd) * task->units;
-            if (token + 8 * i + odd >= end) continue;
-#pragma unroll
-            for (int n = 0; n < WB; n++) {
-                if (block + n >= t.end) break;
-                store_kept(at + n * CUDA_PAGE_ROWS, total[n][i][odd]);
-                store_kept(at + n * CUDA_PAGE_ROWS + 8, total[n][i][2 + odd]);
-            }
-        }
-}
-
 /* Multiplies a tile, one partial sum after the other, and parks its sums or stores them as results.
  * first: it is the task's first tile, so the task's event is waited for here, after all work that
  * does not need it. If the launch ends instead, packed[].row becomes NO_ROW. */

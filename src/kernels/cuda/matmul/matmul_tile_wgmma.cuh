@@ -59,6 +59,20 @@ DEV void slot_mma(const struct warp_context *c, struct ring_use *r, float sum[WO
     ring_use_w(r, &s, keep);
 }
 
+/* Takes part in the ring as slot_mma does, without products. */
+DEV void slot_skip(const struct warp_context *c, struct ring_use *r, bool keep) {
+    constexpr struct ring_shape s = WGMMA_RING;
+    ring_wait(r, r->w_slot);
+#pragma unroll 1
+    for (int at = 0; at < s.w_steps; at += PIECE_STEPS) {
+        ring_wait(r, MAX_W_SLOTS + r->x_slot);
+        ring_use_x(r, &s);
+        ring_give(c, r);
+    }
+    ring_use_w(r, &s, keep);
+    ring_give(c, r);
+}
+
 /* Fetches the tile's share of the residual stream into L2, an eighth of the tile's time before the
  * results need it: it was written half a layer ago, and all blocks ask for theirs at once. */
 DEV void residual_ahead(const struct warp_context *c) {
@@ -73,20 +87,65 @@ DEV void residual_ahead(const struct warp_context *c) {
     if (column + 32 < task->units) prefetch_l2(from + 32);
 }
 
-/* Multiplies a tile, one partial sum after the other, and parks its sums. Trip counts are the same
- * for all lanes, and the compiler must know it. */
+/* Stores the sums of a tile of LINEAR_SPLITK, which are its results, from the registers of the
+ * products: eight lanes have 32 bytes of a token's columns. The stores ask L2 to keep them: 8 MB
+ * twice a layer of Qwen3-8B, which only SPLITK_SUM reads, right after, and which weights drove out
+ * to memory otherwise. */
+template <int WB, int WO, int DOWN>
+DEV void parts_store(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
+                     uint32_t end, const float total[WB][WO][4]) {
+    const struct row_tile t = row_tile_at(task, SHARED->packed[c->warp].block, WB * DOWN);
+    const uint32_t block = t.block + c->warp % DOWN * WB;
+    const uint32_t token = row + c->warp / DOWN * (8 * WO) + c->lane % 4 * 2;
+    float *to =
+        (float *)task->out + (uint64_t)token * task->units + block * CUDA_PAGE_ROWS + c->lane / 4;
+#pragma unroll
+    for (int i = 0; i < WO; i++)
+#pragma unroll
+        for (int odd = 0; odd < 2; odd++) {
+            float *at = to + (uint64_t)(8 * i + odd) * task->units;
+            if (token + 8 * i + odd >= end) continue;
+#pragma unroll
+            for (int n = 0; n < WB; n++) {
+                if (block + n >= t.end) break;
+                store_kept(at + n * CUDA_PAGE_ROWS, total[n][i][odd]);
+                store_kept(at + n * CUDA_PAGE_ROWS + 8, total[n][i][2 + odd]);
+            }
+        }
+}
+
+/* All slots of a tile for warps that multiply nothing of it. */
+DEV void tile_skip(const struct warp_context *c, struct ring_use *r, uint32_t sums, bool parks) {
+#pragma unroll 1
+    for (uint32_t partial = sums_first(sums); partial < sums_end(sums); partial++) {
+        const uint32_t kept = parks && partial + 1 == sums_end(sums) ? 2 : 0;
+#pragma unroll 1
+        for (uint32_t n = 2 * sums_length(sums_k_tiles(sums), partial); n > 0; n--)
+            slot_skip(c, r, n <= kept);
+        if (partial + 2 == sums_end(sums)) residual_ahead(c);
+    }
+}
+
+/* Multiplies a tile, one partial sum after the other, and parks its sums, or stores them if it is
+ * of LINEAR_SPLITK. Trip counts are the same for all lanes, and the compiler must know it. */
 DEV void tile_multiply(void) {
     const struct warp_context c = context_of(&SHARED->args, thread_here(), 0, 0);
+    const uint32_t message = SHARED->warp[c.warp].message;
+    const struct cuda_task *task = &SHARED->task[SHARED->go[message % GO_DEPTH]];
     const uint32_t sums = __shfl_sync(~0u, SHARED->packed[c.warp].sums, 0);
+    const bool parks = __shfl_sync(~0u, (uint32_t)task->kind, 0) != OP_LINEAR_SPLITK;
+    const uint32_t first = SHARED->packed[c.warp].block + c.warp / 4 * 4;
+    const bool works = __shfl_sync(~0u, first, 0) < __shfl_sync(~0u, task->block1, 0);
     struct ring_use r = ring_load(&c);
     float total[1][WO][4], sum[1][WO][4];
     tile_fill<1, WO>(total, TILE_NOTHING);
     tile_fill<1, WO>(sum, 0); /* the compiler wants values, though none is used */
 #pragma unroll 1
-    for (uint32_t partial = 0; partial < sums_end(sums); partial++) {
+    for (uint32_t partial = works ? sums_first(sums) : sums_end(sums); partial < sums_end(sums);
+         partial++) {
         bool add = false;
         uint32_t n_slots = 2 * sums_length(sums_k_tiles(sums), partial);
-        const uint32_t kept = partial + 1 == sums_end(sums) ? 2 : 0;
+        const uint32_t kept = parks && partial + 1 == sums_end(sums) ? 2 : 0;
 #pragma unroll 1
         for (; n_slots > 0; n_slots--, add = true) slot_mma(&c, &r, sum[0], add, n_slots <= kept);
         wgmma_wait<0>();
@@ -95,10 +154,16 @@ DEV void tile_multiply(void) {
         tile_add_partial<1, WO>(partial + 1, sums_half(sums), total, sum);
         if (partial + 2 == sums_end(sums)) residual_ahead(&c);
     }
-    tile_add_half<1, WO>(sums_half(sums), total, sum);
+    tile_add_half<1, WO>(works ? sums_half(sums) : 0, total, sum);
+    if (!works) tile_skip(&c, &r, sums, parks);
     constexpr struct ring_shape s = WGMMA_RING;
-    sync_compute(); /* all have read their weights */
-    tile_park<1, WO, 8>(&c, total, ring_w_at(&s, ring_parked(&s, r.w_slot)));
+    if (parks) {
+        sync_compute(); /* all have read their weights */
+        tile_park<1, WO, 8>(&c, total, ring_w_at(&s, ring_parked(&s, r.w_slot)));
+    } else {
+        parts_store<1, WO, 8>(&c, task, SHARED->packed[c.warp].row,
+                              min(task->row1, linear_rows(task)), total);
+    }
     ring_store(&c, &r);
 }
 
