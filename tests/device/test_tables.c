@@ -231,7 +231,7 @@ static const struct form {
     {{.name = "linear.plain", .kind = OP_LINEAR}, {1}},
     {{.name = "linear.packed", .kind = OP_LINEAR, .packed = true}, {8, 16, 64, 128}},
     {{.name = "linear.down", .kind = OP_LINEAR, .packed = true, .wide_k = true}, {8, 17, 64}},
-    {{.name = "linear_splitk", .kind = OP_LINEAR_SPLITK, .packed = true}, {32, 64}},
+    {{.name = "linear_splitk", .kind = OP_LINEAR_SPLITK, .packed = true}, {32, 128}},
     {{.name = "splitk_sum", .kind = OP_SPLITK_SUM, .packed = true}, {32, 64}},
     {{.name = "gated_mlp", .kind = OP_GATED_MLP, .rides = true}, {1}},
     {{.name = "gated_mlp.packed", .kind = OP_GATED_MLP, .packed = true}, {8, 16}},

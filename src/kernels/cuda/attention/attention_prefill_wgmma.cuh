@@ -316,24 +316,23 @@ DEV void rows_product(uint4 p, uint32_t span, uint32_t part, float (&out)[4][4])
     wgmma_commit();
 }
 
-/* The outputs of a piece, part by part times their factors, onto the state: 64 columns at a time,
- * two products of 32. One product is under way while the one before it is added, and probabilities
- * are fetched a part ahead. */
+/* The outputs of a piece, part by part times their factors, onto the state. One
+ * product is under way while the one before it is added, and probabilities are fetched two ahead.
+ */
 DEV void rows_outputs(const struct rows_work *w, const struct rows_parts *parts,
                       const struct merge factors[2], struct rows_state *state) {
     constexpr int n = QN_HEAD_DIM / 32 * ROW_PARTS;
     float out[2][4][4] = {}; /* the compiler asks for values */
-    float sum[8][4];
+    float sum[4][4];
     uint4 p[2] = {w->p[0], w->p[32]};
     rows_product(p[0], 0, 0, out[0]);
 #pragma unroll
     for (int at = 0; at < n; at++) {
-        const int part = at / 2 % ROW_PARTS, half = at % 2, next = at + 1;
-        if (next < n) {
-            const int span = next / 2 / ROW_PARTS * 2 + next % 2;
-            rows_product(p[next / 2 % 2], span, next / 2 % ROW_PARTS, out[next % 2]);
+        const int span = at / ROW_PARTS, part = at % ROW_PARTS, next = (at + 1) % 2;
+        if (at + 1 < n) {
+            rows_product(p[next], (at + 1) / ROW_PARTS, (at + 1) % ROW_PARTS, out[next]);
             wgmma_wait<1>();
-            if (half == 1) p[at / 2 % 2] = w->p[(part + 2) % ROW_PARTS * 32];
+            p[at % 2] = w->p[(at + 2) % ROW_PARTS * 32];
         } else {
             wgmma_wait<0>();
         }
@@ -341,12 +340,10 @@ DEV void rows_outputs(const struct rows_work *w, const struct rows_parts *parts,
 #pragma unroll
         for (int i = 0; i < 4; i++)
 #pragma unroll
-            for (int e = 0; e < 4; e++) {
-                float *to = &sum[4 * half + i][e];
-                *to = share_add(part == 0 ? 0 : *to, out[at % 2][i][e], parts->max[e / 2][part]);
-            }
-        if (half == 1 && part + 1 == ROW_PARTS)
-            rows_add<8>(state, 8 * (at / 2 / ROW_PARTS), sum, factors);
+            for (int e = 0; e < 4; e++)
+                sum[i][e] = share_add(part == 0 ? 0 : sum[i][e], out[at % 2][i][e],
+                                      parts->max[e / 2][part]);
+        if (part + 1 == ROW_PARTS) rows_add<4>(state, 4 * span, sum, factors);
     }
 }
 
