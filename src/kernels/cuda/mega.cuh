@@ -523,7 +523,7 @@ CODE(void, role_control, void) {
 // check_kernels: function run_streamILi1E spills 0
 // check_kernels: function run_streamILi2E spills 104
 // check_kernels: function run_streamILi2ELj13E spills 192
-// check_kernels: function run_stream_32 spills 116
+// check_kernels: function run_stream_32 spills 184
 // check_kernels: function packed_begin spills 4
 // check_kernels: function narrow_multiply spills 0
 // check_kernels: function packed_next spills 0
@@ -553,7 +553,7 @@ CODE(void, role_control, void) {
 // check_kernels: function code_latentEv spills 0
 // check_kernels: function code_latentEv spills 304 on deepseek-v2-lite.sm_80
 // check_kernels: function packed_linearILi4ELi4ELi2ELi4E spills 168 on deepseek-v2-lite.sm_80
-// check_kernels: qn_mega registers 168 stack 416 spills 116
+// check_kernels: qn_mega registers 168 stack 416 spills 184
 // clang-format on
 extern "C" __global__ void __launch_bounds__(CUDA_BLOCK_THREADS, 1)
     qn_mega(const __grid_constant__ struct cuda_args args) {
