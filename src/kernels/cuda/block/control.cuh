@@ -123,11 +123,13 @@ DEV void control_look(struct control *c) {
 CODE(bool, control_until, struct control *c, uint32_t most) {
     c->w.spins = 0;
     c->w.idle_since = 0;
+    uint32_t polls = c->polls;
     while (c->n_go - c->n_done > most) {
         control_reap(c);
-        if (++c->polls % LOOK_EVERY == 0) control_look(c);
+        if (++polls % LOOK_EVERY == 0) control_look(c);
         if (c->stop) return false;
     }
+    c->polls = polls;
     return true;
 }
 
