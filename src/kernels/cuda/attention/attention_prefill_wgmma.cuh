@@ -39,7 +39,8 @@ struct rows_place {
 
 enum {
     ROW_CHUNK = ATTENTION_PIECE * 16 + 16, /* bytes from a chunk to the next */
-    ROW_EIGHT = 32, /* ... and more from eight chunks of keys to the next: a warp puts some of each */
+    ROW_EIGHT =
+        32, /* ... and more from eight chunks of keys to the next: a warp puts some of each */
     ROW_VALUES = QN_HEAD_DIM / 8 * ROW_CHUNK + QN_HEAD_DIM / 64 * ROW_EIGHT,
     ROW_SHARE = 16 * 2 * QN_HEAD_DIM, /* of keys or values, as they come */
     ROW_TILE = WARPS * ROW_WORK,      /* where the piece is that is multiplied */
