@@ -25,9 +25,15 @@
 #include "kernels/cuda/block/trace.cuh"
 #include "runtime/rt_worker.h"
 
+/* Polls of a wait between two looks at the stop word: a card's iterations have longer waits, the
+ * emulated one's need not. */
+#ifndef QN_LOOK_EVERY
+#define QN_LOOK_EVERY 64
+#endif
+
 enum {
     FETCH_AHEAD = N_AOT_SLOTS - GO_DEPTH,
-    LOOK_EVERY = 64,   /* polls between two looks at the stop word */
+    LOOK_EVERY = QN_LOOK_EVERY,
     ROWS_AT_ONCE = 16, /* token rows whose places are fetched together */
     BELL_NS = 50000,   /* between two readings of the host's doorbell while tasks run */
     QUICK_NEWS = 16,   /* so many news are posted while any task runs */
@@ -40,7 +46,6 @@ struct control {
     struct rt_worker w;
     uint32_t variant;   /* the one that runs; RT_NONE: none has run */
     uint32_t end_event; /* the variant's */
-    uint32_t polls;     /* of all waits: a wait may be shorter than LOOK_EVERY, and others follow */
     uint32_t fetched;   /* variant whose first descriptors are fetched; RT_NONE: none */
     uint32_t n_go;      /* messages to the compute warps so far */
     uint32_t n_done;    /* messages known to be done */
@@ -123,13 +128,11 @@ DEV void control_look(struct control *c) {
 CODE(bool, control_until, struct control *c, uint32_t most) {
     c->w.spins = 0;
     c->w.idle_since = 0;
-    uint32_t polls = c->polls;
-    while (c->n_go - c->n_done > most) {
+    for (uint32_t polls = 1; c->n_go - c->n_done > most; polls++) {
         control_reap(c);
-        if (++polls % LOOK_EVERY == 0) control_look(c);
+        if (polls % LOOK_EVERY == 0) control_look(c);
         if (c->stop) return false;
     }
-    c->polls = polls;
     return true;
 }
 
@@ -271,13 +274,11 @@ DEV bool control_wait_event(struct control *c, const struct cuda_task *task) {
     c->w.spins = 0;
     c->w.idle_since = 0;
     const bool watching = c->n_watched != 0;
-    uint32_t polls = c->polls;
-    while ((int32_t)(rt_load_relaxed(counter) - goal) < 0) {
-        if (++polls % LOOK_EVERY != 0 && !watching) continue;
+    for (uint32_t polls = 1; (int32_t)(rt_load_relaxed(counter) - goal) < 0; polls++) {
+        if (!watching && polls % LOOK_EVERY != 0) continue;
         control_between_polls(c, polls);
         if (c->stop) return false;
     }
-    c->polls = polls;
     if ((task->flags & CUDA_WAIT_HINT) == 0) rt_fence_acquire(counter);
     return true;
 }
