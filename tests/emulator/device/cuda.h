@@ -16,12 +16,13 @@
 
 #include "tests/emulator/machine.h"
 
-#define QN_LOOK_EVERY 4 /* block/control.cuh: a poll is a turn of all threads */
-
 #define threadIdx (emu_self->thread_index)
 #define blockIdx  (emu_self->block_index)
 #define blockDim  (emu_self->block_dim)
 #define gridDim   (emu_self->grid_dim)
+
+/* block/control.cuh: a poll is a turn of all threads. */
+#define QN_LOOK_EVERY 4
 
 /* ---- vectors ---- */
 
