@@ -523,7 +523,7 @@ CODE(void, role_control, void) {
 // check_kernels: function run_streamILi1E spills 0
 // check_kernels: function run_streamILi2E spills 104
 // check_kernels: function run_streamILi2ELj13E spills 192
-// check_kernels: function run_stream_32 spills 184
+// check_kernels: function run_stream_32 spills 116
 // check_kernels: function packed_begin spills 4
 // check_kernels: function narrow_multiply spills 0
 // check_kernels: function packed_next spills 0
