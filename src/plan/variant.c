@@ -298,8 +298,8 @@ static int plan_rows(struct diag *d, const struct plan_request *r, uint32_t n_ro
 }
 
 /* Rows of the variant after the one of n_rows. From two tiles of tokens on a task has one of them
- * (split_packed), and the workers of those that an iteration does not have wait: so there are
- * variants between powers of two. */
+ * (split_packed). A worker whose tile the iteration does not have waits. Variants between powers of
+ * two leave few such workers. */
 static uint32_t rows_after(const struct plan_request *r, uint32_t n_rows) {
     const uint32_t power = 1u << (31 - __builtin_clz(n_rows));
     if (r->device->kind != DEVICE_CUDA || n_rows < 2 * PACK_TILE) return 2 * n_rows;

@@ -661,8 +661,8 @@ uint64_t emu_now_ns(void) {
 
 /* ---- launches ----------------------------------------------------------------------------- */
 
-/* Stacks of threads that have ended, for those that begin: thousands of short launches would map
- * and unmap them each time. */
+/* A thread that ends leaves its stack here, a thread that begins takes one: thousands of short
+ * launches would map and unmap them each time. */
 static pthread_mutex_t stacks_lock = PTHREAD_MUTEX_INITIALIZER;
 static char **free_stacks; /* [most_stacks], of which n_free_stacks are there */
 static uint32_t n_free_stacks, most_stacks;
