@@ -99,19 +99,45 @@ DEV struct merge rows_merge(float part[ROW_PARTS], const float sums[ROW_PARTS], 
     return m;
 }
 
+/* The columns of a row from d on as they lie in the warp's memory. */
+DEV float4 rows_four(const float *work, uint32_t row, uint32_t d) {
+    return *(const float4 *)(work + row * ROW_OUT + d);
+}
+
+/* Stores a step's outputs packed: lanes side by side have eight columns each of four such, then the
+ * next token of the same head, so that they fill sectors. */
+DEV void rows_store_packed(const struct warp_context *c, const struct cuda_task *task,
+                           const struct attention_step *s, const float *work) {
+    constexpr uint32_t spans = QN_HEAD_DIM / 32;
+#pragma unroll 2
+    for (uint32_t i = c->lane; i < SUB_HEADS * STEP_TOKENS * 4 * spans; i += 32) {
+        const uint32_t token = i / 4 % STEP_TOKENS, span = i / (4 * STEP_TOKENS) % spans;
+        const uint32_t head = i / (4 * STEP_TOKENS * spans), d = span * 32 + i % 4 * 8;
+        const uint32_t m = token * SUB_HEADS + head;
+        if (token >= s->n_tokens || head >= s->n_heads) continue;
+        packed_store8(task, task->out, s->row0 + token, (s->head0 + head) * QN_HEAD_DIM + d,
+                      rows_four(work, m, d), rows_four(work, m, d + 4));
+    }
+}
+
 /* What rows_put has left in the warp's memory, a row of it for each row of the step, to where
  * outputs go: a short loop (from registers it was 17 KB of the kernel's code). */
 DEV void rows_store(const struct warp_context *c, const struct cuda_task *task,
                     const struct attention_step *s) {
     const float *work = (const float *)(shared_memory + c->warp * ROW_WORK);
     __syncwarp();
+    if (QN_HEAD_DIM % 32 == 0 && (task->flags & CUDA_OUT_PACKED) != 0) {
+        rows_store_packed(c, task, s, work);
+        __syncwarp(); /* the next step's queries will be there */
+        return;
+    }
 #pragma unroll 1
     for (uint32_t i = c->lane; i < 16 * (QN_HEAD_DIM / 4); i += 32) {
         const uint32_t m = i / (QN_HEAD_DIM / 4), d = i % (QN_HEAD_DIM / 4) * 4;
         const uint32_t token = m / SUB_HEADS, head = m % SUB_HEADS;
         if (token >= s->n_tokens || head >= s->n_heads) continue;
         output_store4(task, (uint64_t)(s->row0 + token) * QN_N_HEADS + s->head0 + head, d,
-                      *(const float4 *)(work + m * ROW_OUT + d));
+                      rows_four(work, m, d));
     }
     __syncwarp(); /* the next step's queries will be there */
 }

@@ -38,6 +38,17 @@ DEV void packed_store4(const struct cuda_task *task, uint64_t base, uint32_t row
     store_word(at + 32, pack_pair<WEIGHT_E>(v.z, v.w));
 }
 
+/* Stores columns [column, column + 8); column is a multiple of 8. Lanes that have the same columns
+ * of eight rows store whole sectors. */
+DEV void packed_store8(const struct cuda_task *task, uint64_t base, uint32_t row, uint32_t column,
+                       float4 a, float4 b) {
+    uint32_t *at = (uint32_t *)packed_at(task, base, row, column);
+    store_word(at, pack_pair<WEIGHT_E>(a.x, a.y));
+    store_word(at + 32, pack_pair<WEIGHT_E>(a.z, a.w));
+    store_word(at + 64, pack_pair<WEIGHT_E>(b.x, b.y));
+    store_word(at + 96, pack_pair<WEIGHT_E>(b.z, b.w));
+}
+
 /* Stores columns [column, column + 16); column is a multiple of 16. */
 DEV void packed_store16(const struct cuda_task *task, uint32_t row, uint32_t column,
                         const float v[16]) {

@@ -7,6 +7,9 @@
 DEV float4 add4(float4 a, float4 b) {
     return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
 }
+DEV float4 mul4(float4 a, float4 b) {
+    return make_float4(a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w);
+}
 
 /* The same sum in every lane, by one fixed tree. */
 DEV float warp_sum(float v) {

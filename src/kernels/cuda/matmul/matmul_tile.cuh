@@ -161,6 +161,19 @@ DEV float4 tile_four(const struct tile_at *t, uint32_t token, uint32_t column) {
     return make_float4(p[0], p[TO_COLUMN], p[2 * TO_COLUMN], p[3 * TO_COLUMN]);
 }
 
+/* Parks other values in place of these. */
+DEV void tile_put_four(const struct tile_at *t, uint32_t token, uint32_t column, float4 v) {
+    float *p = tile_parked(t, token, column);
+    if (TO_COLUMN == 1) {
+        *(float4 *)p = v;
+        return;
+    }
+    p[0] = v.x;
+    p[TO_COLUMN] = v.y;
+    p[2 * TO_COLUMN] = v.z;
+    p[3 * TO_COLUMN] = v.w;
+}
+
 /* Sets all of a warp's sums. */
 template <int WB, int WO> DEV void tile_fill(float tile[WB][WO][4], float v) {
 #pragma unroll
@@ -513,50 +526,84 @@ DEV void lm_tile_finish(const struct warp_context *c, const struct cuda_task *ta
         }
 }
 
+/* A *patch* is 8 tokens x 32 columns of a tile. With four columns a lane, eight lanes a token, a
+ * warp has whole lines of rows; with eight columns a lane, eight lanes the same ones, whole lines
+ * of packed rows. */
+enum { PATCH_COLUMNS = 32, PATCHES_AT_ONCE = 4 };
+
 /* Stores the residual stream and its packed copy for the next norm: the same bits as op_store,
- * which tile_row_finish calls item by item. */
+ * which tile_row_finish calls item by item. The copy's stores by rows were halves of sectors: a
+ * prompt of 2,048 tokens of Qwen3-8B took 65.5 ms instead of 65.1, 256 requests 12.49 instead of
+ * 12.41 (H100). Between the patches of a warp there are no branches, at which the compiler would
+ * end one before it begins the next. */
 DEV void stream_finish(const struct warp_context *c, const struct cuda_task *task,
                        const struct tile_at *t) {
-    const int AT_ONCE = 8;
-    const uint32_t units = task->units;
-    const struct tile_walk w = walk_of(c, t);
+    const int AT_ONCE = PATCHES_AT_ONCE;
+    const uint32_t units = task->units, n = tile_tokens(t);
+    const uint32_t columns =
+        min((t->end - t->block) * CUDA_PAGE_ROWS, units - t->block * CUDA_PAGE_ROWS);
+    const uint32_t across = ceil_div(columns, (uint32_t)PATCH_COLUMNS);
+    const uint32_t all = across * ceil_div(n, 8);
+    const float *norm = (const float *)task->norm + t->block * CUDA_PAGE_ROWS;
+    const float *bias = (const float *)task->bias + t->block * CUDA_PAGE_ROWS;
+    const bool biased = LINEAR_BIASES && task->bias != 0;
 #pragma unroll 1
-    for (uint32_t stretch = 0; stretch < w.stretches; stretch++) {
-        const struct walk_four f = walk_four_at(c, t, &w, stretch, units);
-        const uint32_t column = min(f.column, units - 4);
-        const float4 norm = __ldg((const float4 *)((const float *)task->norm + column));
-        float4 bias = make_float4(0, 0, 0, 0);
-        if (LINEAR_BIASES && task->bias != 0)
-            bias = __ldg((const float4 *)((const float *)task->bias + column));
-#pragma unroll 1
-        for (uint32_t first = w.first; first < w.n; first += AT_ONCE * w.step) {
-            float4 residual[AT_ONCE];
+    for (uint32_t first = c->warp; first < all; first += AT_ONCE * WARPS) {
+        float4 v[AT_ONCE][2];
+        float squares[AT_ONCE][2];
+        uint32_t token[AT_ONCE], column[AT_ONCE]; /* of the patch: its first ones */
 #pragma unroll
-            for (int i = 0; i < AT_ONCE; i++) {
-                const uint32_t at = min(first + i * w.step + w.token, w.n - 1);
-                residual[i] = make_float4(0, 0, 0, 0);
+        for (int j = 0; j < AT_ONCE; j++) {
+            const uint32_t patch = min(first + j * WARPS, all - 1);
+            token[j] = patch / across * 8;
+            column[j] = patch % across * PATCH_COLUMNS;
+        }
+        const uint32_t four = c->lane % 8 * 4, of_four = c->lane / 8;
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                const uint32_t row = t->row + min(token[j] + of_four + 4 * h, n - 1);
+                const uint32_t at = min(column[j] + four, columns - 4);
+                v[j][h] = make_float4(0, 0, 0, 0);
                 if (task->more != 0)
-                    residual[i] = load4_l2((const float *)task->more +
-                                           (uint64_t)(t->row + at) * units + column);
+                    v[j][h] = load4_l2((const float *)task->more + (uint64_t)row * units +
+                                       t->block * CUDA_PAGE_ROWS + at);
             }
 #pragma unroll
-            for (int i = 0; i < AT_ONCE; i++) {
-                if (first + i * w.step >= w.n) break;
-                const uint32_t at = first + i * w.step + w.token, row = t->row + at;
-                const bool own = f.own && at < w.n;
-                float4 v = tile_four(t, min(at, w.n - 1), f.in_tile);
-                if (LINEAR_BIASES && task->bias != 0) v = add4(v, bias);
-                if (task->more != 0) v = add4(residual[i], v);
-                if (!own) v = make_float4(0, 0, 0, 0);
-                const float squares = squares_of_block(v);
-                if (!own) continue;
-                store4_plain((float *)task->out + (uint64_t)row * units + column, v);
-                normed_store4(task, row, column, v, norm);
-                if (column % SQUARES_COLUMNS == 0)
-                    store_plain((float *)task->more2 + (uint64_t)row * task->n_pieces +
-                                    column / SQUARES_COLUMNS,
-                                squares);
+        for (int j = 0; j < AT_ONCE; j++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                const uint32_t at = min(column[j] + four, columns - 4);
+                float4 sum = tile_four(t, min(token[j] + of_four + 4 * h, n - 1), at);
+                if (biased) sum = add4(sum, __ldg((const float4 *)(bias + at)));
+                v[j][h] = task->more != 0 ? add4(v[j][h], sum) : sum;
+                const bool own = column[j] + four < columns;
+                squares[j][h] = squares_of_block(own ? v[j][h] : make_float4(0, 0, 0, 0));
             }
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                const uint32_t at = token[j] + of_four + 4 * h, in_tile = column[j] + four;
+                const uint32_t k = t->block * CUDA_PAGE_ROWS + in_tile;
+                if (first + j * WARPS >= all || at >= n || in_tile >= columns) continue;
+                tile_put_four(t, at, in_tile, v[j][h]);
+                store4_plain((float *)task->out + (uint64_t)(t->row + at) * units + k, v[j][h]);
+                if (k % SQUARES_COLUMNS == 0)
+                    store_plain((float *)task->more2 + (uint64_t)(t->row + at) * task->n_pieces +
+                                    k / SQUARES_COLUMNS,
+                                squares[j][h]);
+            }
+        __syncwarp(); /* the patches are parked */
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++) {
+            const uint32_t at = token[j] + c->lane % 8, in_tile = column[j] + c->lane / 8 * 8;
+            if (first + j * WARPS >= all || at >= n || in_tile >= columns) continue;
+            const float4 *by = (const float4 *)(norm + in_tile);
+            packed_store8(task, task->out2, t->row + at, t->block * CUDA_PAGE_ROWS + in_tile,
+                          mul4(tile_four(t, at, in_tile), __ldg(by)),
+                          mul4(tile_four(t, at, in_tile + 4), __ldg(by + 1)));
         }
     }
 }

@@ -71,7 +71,7 @@ enum {
 /* Stores columns [k, k + 4). */
 DEV void sum_store(const struct cuda_task *task, uint32_t row, uint32_t k, float4 v, float4 norm) {
     store4_plain((float *)task->out + (uint64_t)row * QN_HIDDEN + k, v);
-    const float4 n = make_float4(v.x * norm.x, v.y * norm.y, v.z * norm.z, v.w * norm.w);
+    const float4 n = mul4(v, norm);
     if (STREAM_IS_PACKED)
         packed_store4(task, task->out2, row, k, n);
     else

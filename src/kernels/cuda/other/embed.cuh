@@ -26,7 +26,7 @@ DEV float4 image_load4(const char *image, uint32_t row, uint32_t k, uint32_t k_t
 /* Stores columns [k, k + 4) of a row times the next norm's weights. */
 DEV void normed_store4(const struct cuda_task *task, uint32_t row, uint32_t k, float4 v,
                        float4 norm) {
-    const float4 n = make_float4(v.x * norm.x, v.y * norm.y, v.z * norm.z, v.w * norm.w);
+    const float4 n = mul4(v, norm);
     if (task->flags & CUDA_OUT_PACKED)
         packed_store4(task, task->out2, row, k, n);
     else
