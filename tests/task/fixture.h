@@ -267,7 +267,7 @@ static inline int fixture_layer(struct diag *d, struct kgraph *g, int layer, uin
 
 static inline int fixture_graph(struct diag *d, struct kgraph *g, uint32_t cuts) {
     const struct model_spec *spec = &g->spec;
-    int32_t in[OP_MAX_IN] = {0}, out[OP_MAX_OUT];
+    int32_t in[OP_MAX_IN] = {[LM_AFTER] = NO_TENSOR}, out[OP_MAX_OUT];
     struct fixture_stream s = {NO_TENSOR, NO_TENSOR, NO_TENSOR};
     TRY(fixture_weight(d, g, "embed", spec->vocab, spec->hidden, &in[EMBED_TABLE]));
     TRY(fixture_stream(d, g, OP_EMBED, -1, cuts, "0.norm", in, &s));
