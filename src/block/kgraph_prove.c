@@ -716,11 +716,15 @@ static int check_bands(const struct walk *w) {
         if (op->kind != OP_LM_HEAD && op->kind != OP_SAMPLE) continue;
         uint32_t *rows = op->kind == OP_LM_HEAD ? &heads : &samples;
         const struct kop *head = op->kind == OP_LM_HEAD ? op : sampled(g, op);
-        if (op->attrs.band_first != *rows || head == NULL || head->attrs.band_first != *rows)
+        if (op->attrs.band_first != *rows)
             return fail(
                 w->d, QN_EVERIFY,
                 "kernel graph: operator %zu, %s: its band begins with logit row %u, want %u", i,
                 op_name(op->kind), op->attrs.band_first, *rows);
+        if (head == NULL || head->attrs.band_first != *rows)
+            return fail(w->d, QN_EVERIFY,
+                        "kernel graph: operator %zu, %s: has another band's logits", i,
+                        op_name(op->kind));
         *rows += op->attrs.band;
     }
     if (heads == g->n_logit_rows && samples == g->n_logit_rows) return QN_OK;
@@ -837,8 +841,8 @@ int kgraph_prove(struct diag *d, struct kgraph_meaning *m, const struct kgraph *
     if (rc == QN_OK && report != NULL) {
         struct form_stats stats;
         forms_stats(m->f, &stats);
-        *report =
-            (struct kgraph_prove_report){(uint32_t)g->ops.n, (uint32_t)w.compared.n, stats.n_forms};
+        *report = (struct kgraph_prove_report){(uint32_t)g->ops.n, (uint32_t)m->reference.n,
+                                               stats.n_forms};
     }
     walk_fini(&w);
     return rc;
