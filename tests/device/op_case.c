@@ -483,7 +483,10 @@ static int check_requests(struct op_case *c) {
         const struct iteration_request *q = &c->it->requests[i];
         const struct reference_request *want = &c->ref.requests[q->slot];
         const uint64_t at = (uint64_t)q->slot * c->it->max_len + iteration_n_known(q);
-        if (want->distance < 1e-4) continue; /* either may win */
+        if (!want->is_sampled && (b.tokens[at] != 0 || b.logprobs[at] != 0))
+            return fail(c->d, QN_EVERIFY, "request %u: want no token, have %d of %.6f", q->slot,
+                        b.tokens[at], (double)b.logprobs[at]);
+        if (!want->is_sampled || want->distance < 1e-4) continue; /* either may win */
         if (b.tokens[at] != want->chosen || !(fabs((double)b.logprobs[at] - want->logprob) < 1e-4))
             return fail(c->d, QN_EVERIFY,
                         "request %u: want token %d of log-probability %.6f, have %d of %.6f",

@@ -609,6 +609,7 @@ void reference_op_sample(struct reference *r, const struct kop *op) {
         const double *x = operand_row(logits, i);
         double max = -INFINITY, sum = 0;
         choose(q, x, logits->cols);
+        q->is_sampled = true;
         for (uint64_t v = 0; v < logits->cols; v++) max = fmax(max, x[v]);
         for (uint64_t v = 0; v < logits->cols; v++) sum += exp(x[v] - max);
         q->logprob = x[q->chosen] - max - log(sum);
