@@ -58,7 +58,7 @@ enum { LM_BLOCK = 64 };
 
 /* Logit rows up to which they are one band. More are several bands, as equal as whole eights of
  * rows allow, whose logits share bytes: 256 rows of 151,936 logits are 156 MB. Each band reads the
- * matrix, and from about 200 rows on its products take longer than that (H100). */
+ * matrix; of 256 rows the products take as long as that on paper (H100). */
 enum { LOGIT_BAND_ROWS = 256 };
 
 /* The context is attended to in pieces whose bounds depend on the position only, so that the order
