@@ -27,14 +27,14 @@ static uint64_t mlp_width(const struct model_spec *s, int layer) {
     return sparse ? s->experts.shared_width : s->intermediate;
 }
 
-/* Elements along a letter in an operator of a layer; 0: not known, or nothing depends on it. */
-static uint64_t letter_size(const struct kgraph *g, char letter, int layer) {
+/* Elements along a letter in an operator; 0: not known, or nothing depends on it. */
+static uint64_t letter_size(const struct kgraph *g, char letter, const struct kop *op) {
     const struct model_spec *s = &g->spec;
     switch (letter) {
     case 't': return g->n_rows;
-    case 'l': return g->n_logit_rows;
+    case 'l': return op->kind == OP_PACK_LOGITS ? g->n_logit_rows : op->attrs.band;
     case 'h': return s->hidden;
-    case 'i': return mlp_width(s, layer);
+    case 'i': return mlp_width(s, op->layer);
     case 'v': return s->vocab;
     case 'g': return s->n_kv_heads;
     case 'r': return s->n_heads / s->n_kv_heads;
@@ -248,7 +248,7 @@ static int own_dims(struct step *s, const char *name, const uint8_t *dims, uint3
 static uint64_t tuple_size(const struct step *s, const struct tuple *t) {
     uint64_t n = 1;
     for (int i = 0; i < t->n; i++)
-        n *= t->at[i] < N_GLOBAL ? letter_size(s->w->g, global_dims[t->at[i]], s->op->layer)
+        n *= t->at[i] < N_GLOBAL ? letter_size(s->w->g, global_dims[t->at[i]], s->op)
                                  : s->w->m->flat[t->at[i] - N_GLOBAL];
     return n;
 }
@@ -699,12 +699,46 @@ static int walk_op(struct walk *w, uint32_t index) {
     return run_outputs(&s);
 }
 
+/* The operator that makes both of SAMPLE's inputs; NULL: there is none. */
+static const struct kop *sampled(const struct kgraph *g, const struct kop *sample) {
+    const int logits = g->tensors.items[sample->in[SAMPLE_LOGITS]].producer;
+    const int part = g->tensors.items[sample->in[SAMPLE_PART]].producer;
+    return logits >= 0 && logits == part ? &g->ops.items[logits] : NULL;
+}
+
+/* Bands of LM_HEAD, and of SAMPLE, are all logit rows, one after the other; SAMPLE has the logits
+ * of its own band. A band's forms do not tell which rows it has. */
+static int check_bands(const struct walk *w) {
+    const struct kgraph *g = w->g;
+    uint32_t heads = 0, samples = 0; /* logit rows of the bands so far */
+    for (size_t i = 0; i < g->ops.n; i++) {
+        const struct kop *op = &g->ops.items[i];
+        if (op->kind != OP_LM_HEAD && op->kind != OP_SAMPLE) continue;
+        uint32_t *rows = op->kind == OP_LM_HEAD ? &heads : &samples;
+        const struct kop *head = op->kind == OP_LM_HEAD ? op : sampled(g, op);
+        if (op->attrs.band_first != *rows)
+            return fail(
+                w->d, QN_EVERIFY,
+                "kernel graph: operator %zu, %s: its band begins with logit row %u, want %u", i,
+                op_name(op->kind), op->attrs.band_first, *rows);
+        if (head == NULL || head->attrs.band_first != *rows)
+            return fail(w->d, QN_EVERIFY,
+                        "kernel graph: operator %zu, %s: has another band's logits", i,
+                        op_name(op->kind));
+        *rows += op->attrs.band;
+    }
+    if (heads == g->n_logit_rows && samples == g->n_logit_rows) return QN_OK;
+    return fail(w->d, QN_EVERIFY, "kernel graph: LM_HEAD has %u and SAMPLE %u of %u logit rows",
+                heads, samples, g->n_logit_rows);
+}
+
 static int walk_graph(struct walk *w) {
     w->values = calloc(w->g->tensors.n + 1, sizeof *w->values);
     if (w->values == NULL)
         return fail_nomem(w->d, w->g->tensors.n * sizeof *w->values, "a kernel graph's meaning");
     for (uint32_t i = 0; i < w->g->ops.n; i++) TRY(walk_op(w, i));
     TRY(check_named(w));
+    TRY(check_bands(w));
     return forms_status(w->d, w->m->f);
 }
 
@@ -761,31 +795,40 @@ static int differs(const struct walk *w, const struct compared *c) {
     return QN_EVERIFY;
 }
 
-/* The reference's value with that label, which no other value of the graph has taken; most often
- * the i-th. NULL: there is none. */
-static struct compared *counterpart(const struct kgraph_meaning *m, const char *label, size_t i) {
+/* The reference's value with that label, which no other value of the graph has taken, or one has if
+ * `taken`; most often the i-th. NULL: there is none. */
+static struct compared *counterpart(const struct kgraph_meaning *m, const char *label, size_t i,
+                                    bool taken) {
     for (size_t k = 0; k < m->reference.n; k++) {
         struct compared *r = &m->reference.items[(i + k) % m->reference.n];
-        if (!r->taken && strcmp(r->label, label) == 0) return r;
+        if (r->taken == taken && strcmp(r->label, label) == 0) return r;
     }
     return NULL;
 }
 
+/* Whether an operator makes once more what one of the first band does, of other logit rows. */
+static bool is_of_later_band(const struct kop *op) {
+    return (op->kind == OP_LM_HEAD || op->kind == OP_SAMPLE) && op->attrs.band_first > 0;
+}
+
 static int compare(struct walk *w) {
     struct kgraph_meaning *m = w->m;
+    size_t n = 0; /* values that are not another band's, too */
     for (size_t i = 0; i < m->reference.n; i++) m->reference.items[i].taken = false;
     for (size_t i = 0; i < w->compared.n; i++) {
         const struct compared *c = &w->compared.items[i];
-        struct compared *r = counterpart(m, c->label, i);
+        const bool later = is_of_later_band(&w->g->ops.items[c->op]);
+        struct compared *r = counterpart(m, c->label, i, later);
         if (r == NULL || !form_equal(m->f, r->form, c->form)) return differs(w, c);
         r->taken = true;
+        n += !later;
     }
-    if (w->compared.n == m->reference.n) return QN_OK;
+    if (n == m->reference.n) return QN_OK;
     return fail(
         w->d, QN_EVERIFY,
         "kernel graph of %u rows: has %zu values of the residual stream, the caches and the "
         "head, the model's reference graph %zu",
-        w->g->n_rows, w->compared.n, m->reference.n);
+        w->g->n_rows, n, m->reference.n);
 }
 
 int kgraph_prove(struct diag *d, struct kgraph_meaning *m, const struct kgraph *g,
@@ -798,8 +841,8 @@ int kgraph_prove(struct diag *d, struct kgraph_meaning *m, const struct kgraph *
     if (rc == QN_OK && report != NULL) {
         struct form_stats stats;
         forms_stats(m->f, &stats);
-        *report =
-            (struct kgraph_prove_report){(uint32_t)g->ops.n, (uint32_t)w.compared.n, stats.n_forms};
+        *report = (struct kgraph_prove_report){(uint32_t)g->ops.n, (uint32_t)m->reference.n,
+                                               stats.n_forms};
     }
     walk_fini(&w);
     return rc;

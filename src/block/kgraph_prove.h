@@ -16,7 +16,7 @@
 struct kgraph_meaning;
 
 struct kgraph_prove_report {
-    uint32_t n_operators, n_compared; /* values */
+    uint32_t n_operators, n_compared; /* values of the reference */
     uint32_t n_forms;                 /* that were made, of the reference's, too */
 };
 

@@ -258,7 +258,10 @@ struct cuda_task {
     uint16_t flags;               /* enum cuda_task_flag */
     uint32_t wait, wait_triggers; /* event, its n_triggers */
     uint32_t trigger;
-    uint32_t row0, row1, unit0, unit1;
+    /* Of LM_HEAD and SAMPLE logit rows of the iteration; operands that have the rows of a band
+     * begin so far before the band's first row that these count from there. */
+    uint32_t row0, row1;
+    uint32_t unit0, unit1;
     uint32_t units; /* the whole operator's units: N, I, heads, blocks */
     /* Length of the dot products; LATENT_NORM: of its result; LATENT_HEADS: of raw's rows;
      * RESET_SENTINELS: bytes of a unit; ATTENTION, SPLIT, STEP, WHOLE, MERGE: positions that a row

@@ -308,6 +308,20 @@ static uint64_t address(const struct filler *f, uint32_t tensor) {
     return f->bases->kv + program_kv_at(f->program, t->where, f->bases->n_kv_blocks);
 }
 
+/* The logit row that row 0 of an operator's tasks is. In a descriptor rows of LM_HEAD and SAMPLE
+ * are logit rows of the iteration, whatever the band. */
+static uint32_t first_logit_row(const struct prog_op *op) {
+    return op->kind == OP_LM_HEAD || op->kind == OP_SAMPLE ? op->attrs.band_first : 0;
+}
+
+/* The same as address; of a tensor that has the rows of a band, where logit row 0 would lie. */
+static uint64_t address_of_rows(const struct filler *f, const struct prog_op *op, uint32_t tensor) {
+    const struct prog_tensor *t = tensor_of(f->program, tensor);
+    const uint64_t at = address(f, tensor);
+    if (t == NULL || t->role != PROG_ACTIVATION || t->shape[0] != op->attrs.band) return at;
+    return at - first_logit_row(op) * (t->bytes / t->shape[0]);
+}
+
 /* The table of embeddings, of which SAMPLE asks for the token's row; 0: the program has none. */
 static uint64_t embed_table(const struct filler *f) {
     const struct prog_op *ops = PROG(f->program, OP);
@@ -327,7 +341,7 @@ static void fill_operands(const struct filler *f, const struct prog_op *op, stru
                {&t->out, names->out},   {&t->out2, names->out2}};
     const struct op_info *info = op_info_of(op->kind);
     for (size_t i = 0; i < COUNT_OF(all); i++)
-        *all[i].word = address(f, tensor_named(op, info, all[i].name));
+        *all[i].word = address_of_rows(f, op, tensor_named(op, info, all[i].name));
     if (op->kind == OP_SAMPLE) t->w = f->table;
     if (has_beyond(op)) t->bias = f->beyond[op - PROG(f->program, OP)];
 }
@@ -477,6 +491,8 @@ void cuda_tables_shape(const struct prog_header *p, const struct prog_task *t,
                               .unit1 = t->unit1};
     if (t->op == PROG_NONE) return;
     const struct prog_op *op = &PROG(p, OP)[t->op];
+    out->row0 += first_logit_row(op);
+    out->row1 += first_logit_row(op);
     out->units = op->units;
     fill_lengths(p, op, out);
     out->eights = n_eights(p, op);

@@ -239,15 +239,29 @@ static bool is_hint(const struct proof *f, uint32_t event) {
     return PROG(f->p, EVENT)[event].transport != TRANSPORT_COUNTER;
 }
 
+/* Columns of a row of a tensor, all inner dimensions. */
+static uint64_t columns_of(const struct prog_tensor *t) {
+    uint64_t n = 1;
+    for (int i = 1; i < t->n_dims; i++) n *= t->shape[i];
+    return n;
+}
+
+/* Rows of the iteration before an operator's first one. */
+static uint32_t rows_before(const struct prog_op *op) {
+    if (op == NULL || (op->kind != OP_LM_HEAD && op->kind != OP_SAMPLE)) return 0;
+    return op->attrs.band_first;
+}
+
 static int check_protocol(const struct proof *f, uint32_t task) {
     const struct prog_task *p = &PROG(f->p, TASK)[task];
     const struct cuda_task *t = &f->t->tasks[task];
     const bool waits = p->wait != f->v->start_event;
+    const uint32_t before = rows_before(p->op == PROG_NONE ? NULL : &PROG(f->p, OP)[p->op]);
     const struct wanted all[] = {
         {"kind", p->kind, t->kind},
         {"index", task, t->index},
-        {"row0", p->row0, t->row0},
-        {"row1", p->row1, t->row1},
+        {"row0", p->row0 + before, t->row0},
+        {"row1", p->row1 + before, t->row1},
         {"unit0", p->unit0, t->unit0},
         {"unit1", p->unit1, t->unit1},
         {"wait", waits ? p->wait : PROG_NONE, t->wait},
@@ -330,12 +344,21 @@ static int check_beyond(struct proof *f) {
     return QN_OK;
 }
 
+/* Bytes by which an operand begins before its tensor, which has a band's rows alone. */
+static uint64_t bytes_before(const struct prog_op *op, enum field field,
+                             const struct prog_tensor *t) {
+    const bool head = op->kind == OP_LM_HEAD && (field == F_OUT || field == F_OUT2);
+    const bool sample =
+        op->kind == OP_SAMPLE && (field == F_IN || field == F_MORE || field == F_OUT);
+    return head || sample ? rows_before(op) * 4 * columns_of(t) : 0;
+}
+
 static int check_operands(const struct proof *f, uint32_t task, const struct prog_op *op,
                           uint64_t table) {
     for (int field = 0; field < N_FIELDS; field++) {
         const struct prog_tensor *t = op == NULL ? NULL : tensor_in(f, op, (enum field)field);
         const uint64_t have = field_of(&f->t->tasks[task], (enum field)field);
-        uint64_t want = address_of(f, t);
+        uint64_t want = address_of(f, t) - (t == NULL ? 0 : bytes_before(op, (enum field)field, t));
         if (field == F_W && op != NULL && op->kind == OP_SAMPLE) want = table;
         if (field == F_BIAS && op != NULL && has_beyond(op)) want = beyond_address(f, op);
         if (have != want) return bad_task(f, task, field_names[field], want, have);
@@ -455,13 +478,6 @@ static uint32_t eights_of(const struct proof *f, const struct prog_op *op) {
     return 0;
 }
 
-/* Columns of a row of a tensor, all inner dimensions. */
-static uint64_t columns_of(const struct prog_tensor *t) {
-    uint64_t n = 1;
-    for (int i = 1; i < t->n_dims; i++) n *= t->shape[i];
-    return n;
-}
-
 static uint64_t pieces_of(const struct proof *f, const struct prog_op *op) {
     const uint64_t state = (uint64_t)op->attrs.heads * (op->attrs.DV + 2ull);
     const struct prog_tensor *squares = tensor_in(f, op, F_MORE2);
@@ -532,8 +548,9 @@ static bool is_row_form(const struct cuda_task *t, const struct prog_op *op) {
     const uint32_t unit = op->kind == OP_LM_HEAD ? LM_BLOCK / CUDA_PAGE_ROWS : 0;
     const uint64_t bytes = (uint64_t)t->k_tiles * CUDA_PAGE_K * 2 + unit * CUDA_PAGE_ROWS * 4ull +
                            (uint64_t)t->group * PARTIALS * CUDA_PAGE_ROWS * 4;
-    return t->tile == 1 && op->n_rows == 1 && t->unit_blocks == unit && t->group >= 1 &&
-           t->group <= (unit != 0 ? unit : (uint32_t)CUDA_ROW_GROUP) && bytes <= CUDA_SCRATCH_BYTES;
+    return t->tile == 1 && t->row0 == 0 && op->n_rows == 1 && t->unit_blocks == unit &&
+           t->group >= 1 && t->group <= (unit != 0 ? unit : (uint32_t)CUDA_ROW_GROUP) &&
+           bytes <= CUDA_SCRATCH_BYTES;
 }
 
 /* Weights stream past all packed rows at once; partial sums of a group are in scratch or, of 32
@@ -658,7 +675,7 @@ static int by_rows(const void *a, const void *b) {
 
 /* Tasks by rows, then units: each begins where the one before ends. */
 static bool tiles_cover(const struct cuda_task *t, uint64_t n, const struct prog_op *op) {
-    uint32_t row = 0;
+    uint32_t row = rows_before(op);
     for (uint64_t i = 0; i < n;) {
         const uint32_t row0 = t[i].row0, row1 = t[i].row1;
         uint32_t unit = 0, block = 0;
@@ -673,7 +690,7 @@ static bool tiles_cover(const struct cuda_task *t, uint64_t n, const struct prog
         if (unit != op->units) return false;
         row = row1;
     }
-    return row == op->n_rows;
+    return row == rows_before(op) + op->n_rows;
 }
 
 /* Slices 0, 1, ... of as many as there are tasks. */

@@ -24,6 +24,7 @@ void kgraph_init(struct kgraph *g, struct arena *arena, const struct model_spec 
                          .context = context,
                          .n_pieces = CEIL_DIV(context, (uint32_t)ATTENTION_PIECE),
                          .attrs = attrs_of(spec)};
+    g->attrs.band = n_logit_rows;
 }
 
 void kgraph_fini(struct kgraph *g) {

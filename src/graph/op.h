@@ -37,7 +37,7 @@ enum { LINEAR_A, LINEAR_W, LINEAR_BIAS, LINEAR_RESIDUAL, LINEAR_NEXT };
 enum { PARTS_A, PARTS_W };
 enum { SUM_PARTS, SUM_BIAS, SUM_RESIDUAL, SUM_NEXT };
 enum { MLP_X, MLP_NORM, MLP_WG, MLP_WU, MLP_BG, MLP_BU, MLP_SQUARES };
-enum { LM_X, LM_NORM, LM_W, LM_SQUARES };
+enum { LM_X, LM_NORM, LM_W, LM_SQUARES, LM_AFTER };
 enum { LM_OUT_LOGITS, LM_OUT_PART };
 enum { SAMPLE_LOGITS, SAMPLE_PART };
 enum { LATENT_RAW, LATENT_C, LATENT_C_NORM, LATENT_W };
@@ -55,6 +55,11 @@ enum { DOWN_H, DOWN_LIST, DOWN_SLOTS, DOWN_WEIGHT, DOWN_WD, DOWN_SHARED, DOWN_RE
 /* Columns of logits that share one {max, sum} pair. Fixed, so that a log-probability does not
  * depend on how the LM head was cut into tasks. */
 enum { LM_BLOCK = 64 };
+
+/* Logit rows up to which they are one band. More are several bands, as equal as whole eights of
+ * rows allow, whose logits share bytes: 256 rows of 151,936 logits are 156 MB. Each band reads the
+ * matrix; of 256 rows the products take as long as that on paper (H100). */
+enum { LOGIT_BAND_ROWS = 256 };
 
 /* The context is attended to in pieces whose bounds depend on the position only, so that the order
  * of reduction does not depend on load: PIECE positions each. */

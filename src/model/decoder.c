@@ -1,4 +1,5 @@
 #include "model/decoder.h"
+#include "base/checked.h"
 
 const struct weight_names decoder_hf_names = {DECODER_HF_NAMES, DECODER_HF_EXPERTS};
 
@@ -543,10 +544,33 @@ static int build_layer(const struct builder *b, struct stream *s) {
     return build_dense(b, mlp_norm, next_norm, s);
 }
 
+_Static_assert((int)LOGIT_BAND_ROWS % (int)PACK_ROWS == 0, "whole eights are no more");
+
+/* Logit rows of a band of n that are left, where they are so many bands still. */
+static uint32_t band_of(uint32_t n, uint32_t n_bands) {
+    return n_bands == 1 ? n : (uint32_t)align_up(CEIL_DIV(n, n_bands), PACK_ROWS);
+}
+
+/* LM_HEAD and SAMPLE of the graph's band, with the operands `o` of LM_HEAD. */
+static int build_band(const struct builder *b, struct operands *o) {
+    const struct op_attrs *a = &b->g->attrs;
+    struct operands clear = no_operands(), sample = no_operands();
+    TRY(add(b, OP_LM_HEAD, o));
+    if ((b->cuts & KGRAPH_RESET_SENTINELS) && a->band_first + a->band == b->g->n_logit_rows) {
+        clear.in[RESET_AFTER] = o->out[LM_OUT_PART];
+        TRY(add(b, OP_RESET_SENTINELS, &clear));
+    }
+    sample.in[SAMPLE_LOGITS] = o->out[LM_OUT_LOGITS];
+    sample.in[SAMPLE_PART] = o->out[LM_OUT_PART];
+    TRY(add(b, OP_SAMPLE, &sample));
+    o->in[LM_AFTER] = sample.out[0];
+    return QN_OK;
+}
+
 static int build_head(const struct builder *b, const struct stream *s) {
     const struct model_spec *spec = &b->g->spec;
-    struct operands o = no_operands(), pack = no_operands(), clear = no_operands(),
-                    sample = no_operands();
+    struct op_attrs *a = &b->g->attrs;
+    struct operands o = no_operands(), pack = no_operands();
     int32_t norm;
     TRY(attention_norm(b, (int)spec->n_layers, &norm));
     stream_operands(s, norm, &o.in[LM_X], &o.in[LM_NORM], &o.in[LM_SQUARES]);
@@ -556,14 +580,13 @@ static int build_head(const struct builder *b, const struct stream *s) {
         o.in[LM_X] = pack.out[0];
     }
     TRY(global_matrix(b, spec->tied ? b->names->embed : b->names->head, &o.in[LM_W]));
-    TRY(add(b, OP_LM_HEAD, &o));
-    if (b->cuts & KGRAPH_RESET_SENTINELS) {
-        clear.in[RESET_AFTER] = o.out[LM_OUT_PART];
-        TRY(add(b, OP_RESET_SENTINELS, &clear));
+    uint32_t left = b->g->n_logit_rows;
+    for (uint32_t n = CEIL_DIV(left, (uint32_t)LOGIT_BAND_ROWS); n > 0; n--, left -= a->band) {
+        a->band_first = b->g->n_logit_rows - left;
+        a->band = band_of(left, n);
+        TRY(build_band(b, &o));
     }
-    sample.in[SAMPLE_LOGITS] = o.out[LM_OUT_LOGITS];
-    sample.in[SAMPLE_PART] = o.out[LM_OUT_PART];
-    return add(b, OP_SAMPLE, &sample);
+    return QN_OK;
 }
 
 int decoder_build(struct diag *d, struct kgraph *g, const struct family *family, uint32_t cuts) {

@@ -24,7 +24,7 @@
 #include "graph/op.h"
 #include "graph/weight_source.h"
 
-enum { PROGRAM_VERSION = 12 };
+enum { PROGRAM_VERSION = 13 };
 #define PROGRAM_MAGIC "quern-p" /* eight bytes with the NUL */
 
 enum program_section {
@@ -158,7 +158,7 @@ struct prog_op {
     struct op_attrs attrs;
     uint32_t gang; /* tasks that run together (task_graph.h), 1 to PROG_MAX_GANG */
 };
-ABI_SIZE(struct prog_op, 140);
+ABI_SIZE(struct prog_op, 148);
 
 struct prog_task {
     uint16_t kind;    /* enum op_kind; OP_NONE: an empty task that only forwards a trigger */

@@ -62,9 +62,26 @@ static bool attributes_fit(const struct proof *f, const struct prog_op *op) {
     return fits;
 }
 
+/* Bands of one kind of operator lie apart, in order, inside the variant's logit rows: SAMPLE
+ * changes requests, which no tensor shows. */
+static int check_bands(const struct proof *f) {
+    uint64_t end[N_OP_KINDS] = {0};
+    for (uint32_t i = f->v->first_op; i < f->v->first_op + f->v->n_ops; i++) {
+        const struct prog_op *op = &PROG(f->p, OP)[i];
+        if (op->kind != OP_LM_HEAD && op->kind != OP_SAMPLE) continue;
+        if (op->attrs.band_first < end[op->kind])
+            return bad_op(f, i, "its logit rows are those of the band before, too");
+        end[op->kind] = (uint64_t)op->attrs.band_first + op->attrs.band;
+        if (end[op->kind] > f->v->n_logit_rows)
+            return bad_op(f, i, "its band ends behind the last logit row");
+    }
+    return QN_OK;
+}
+
 /* The operators are op.def's, with their numbers. */
 static int check_shapes(struct proof *f) {
     TRY(check_producers(f));
+    TRY(check_bands(f));
     TRY(ARENA_NEW(f->d, &f->arena, &f->maps, f->v->n_ops));
     for (uint32_t i = 0; i < f->v->n_ops; i++) {
         const uint32_t index = f->v->first_op + i;

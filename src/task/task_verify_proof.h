@@ -108,7 +108,7 @@ bool task_verify_rect_has(const struct rect *a, const struct rect *b);
 /* Fills *t from a rectangle of the tensor whose bytes are `whole`; false if it does not lie in that
  * tensor's rows. Tiles compare with those of slices or with those of rectangles, not with both. */
 bool task_verify_rect_tile(const struct rect *whole, const struct rect *r, struct tile *t);
-/* Whether no two of n tiles overlap, where they lie in bands of equal rows; false: look at every
+/* Whether no two of n tiles overlap, where they lie in stripes of equal rows; false: look at every
  * pair. Changes their order. */
 bool task_verify_rect_disjoint(struct tile *tiles, uint32_t n);
 

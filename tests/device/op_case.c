@@ -102,9 +102,11 @@ static const char *tensor_name(const struct op_case *c, int32_t tensor) {
 static uint64_t rows_of(const struct op_case *c, int32_t tensor) {
     const struct tensor *t = &c->g->tensors.items[tensor];
     const char *name = t->name;
-    const bool logits = c->op->kind == OP_SAMPLE || c->op->kind == OP_RESET_SENTINELS ||
-                        (c->op->kind == OP_LM_HEAD && t->layout == LAYOUT_PACKED);
-    return logits && strcmp(name, "squares") != 0 ? c->it->n_logit_rows : c->it->n_rows;
+    const uint32_t n = c->it->n_logit_rows;
+    if (c->op->kind == OP_SAMPLE || c->op->kind == OP_RESET_SENTINELS)
+        return n - MIN(n, c->op->attrs.band_first);
+    const bool packed = c->op->kind == OP_LM_HEAD && t->layout == LAYOUT_PACKED;
+    return packed && strcmp(name, "squares") != 0 ? n : c->it->n_rows;
 }
 
 static uint64_t columns_of(const struct tensor *t) {
@@ -145,11 +147,11 @@ static void fill_activation(struct op_case *c, int32_t tensor) {
 static void fill_sample_parts(struct op_case *c, int32_t part) {
     struct reference_tensor *t = &c->ref.tensors[part];
     if (c->op->kind == OP_RESET_SENTINELS) {
-        for (uint64_t i = 0; i < c->it->n_logit_rows * t->cols; i++) t->at[i] = 1;
+        for (uint64_t i = 0; i < rows_of(c, part) * t->cols; i++) t->at[i] = 1;
         return;
     }
     const struct reference_tensor *logits = &c->ref.tensors[c->op->in[SAMPLE_LOGITS]];
-    for (uint64_t l = 0; l < c->it->n_logit_rows; l++)
+    for (uint64_t l = 0; l < rows_of(c, part); l++)
         for (uint64_t b = 0; b < t->cols / 2; b++) {
             double max = -INFINITY, sum = 0;
             const uint64_t end = MIN((b + 1) * LM_BLOCK, logits->cols);
@@ -481,7 +483,10 @@ static int check_requests(struct op_case *c) {
         const struct iteration_request *q = &c->it->requests[i];
         const struct reference_request *want = &c->ref.requests[q->slot];
         const uint64_t at = (uint64_t)q->slot * c->it->max_len + iteration_n_known(q);
-        if (want->distance < 1e-4) continue; /* either may win */
+        if (!want->is_sampled && (b.tokens[at] != 0 || b.logprobs[at] != 0))
+            return fail(c->d, QN_EVERIFY, "request %u: want no token, have %d of %.6f", q->slot,
+                        b.tokens[at], (double)b.logprobs[at]);
+        if (!want->is_sampled || want->distance < 1e-4) continue; /* either may win */
         if (b.tokens[at] != want->chosen || !(fabs((double)b.logprobs[at] - want->logprob) < 1e-4))
             return fail(c->d, QN_EVERIFY,
                         "request %u: want token %d of log-probability %.6f, have %d of %.6f",

@@ -61,7 +61,7 @@ static uint64_t size_of(const struct kgraph *g, const struct op_form *f, enum op
     switch (size) {
     case S_NONE: return 0;
     case S_ROWS: return g->n_rows;
-    case S_LOGITS: return g->n_logit_rows;
+    case S_LOGITS: return g->attrs.band;
     case S_HIDDEN: return s->hidden;
     case S_HEADS: return heads;
     case S_KV: return (uint64_t)s->n_kv_heads * s->head_dim;
@@ -117,6 +117,7 @@ static bool has_slot(const struct model_spec *s, const struct op_form *f, const 
         {"bg", s->mlp_bias},
         {"bu", s->mlp_bias},
         {"shared", s->experts.shared_width != 0},
+        {"after", false},
     };
     for (size_t i = 0; i < COUNT_OF(rules); i++)
         if (strcmp(rules[i].name, name) == 0) return rules[i].has;
@@ -230,6 +231,8 @@ static int compile_variant(struct diag *d, const struct model_spec *spec,
     options.tiles[v->form->kind] = v->form->tiles;
     kgraph_init(k, &p->arena, spec, v->rows, v->logit_rows, v->context);
     k->decode_only = v->form->decode_only;
+    k->attrs.band_first = v->form->band_first;
+    k->attrs.band -= v->form->band_first;
     TRY(build(d, k, v->form, cuda));
     TRY(kgraph_verify(d, k));
     tgraph_init(&p->tasks[i], &p->arena, k, &options);

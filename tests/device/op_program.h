@@ -19,7 +19,8 @@ struct op_form {
     bool rides;  /* operands that op.def lets carry flags do, in pairs where they may */
     bool wide_k; /* LINEAR, LINEAR_SPLITK, PACK: rows of `intermediate`, not of all heads */
     bool bare;   /* LINEAR: no residual */
-    bool decode_only; /* each row is another request's */
+    bool decode_only;    /* each row is another request's */
+    uint32_t band_first; /* LM_HEAD, SAMPLE: the band is the logit rows from here on */
     struct tile_override tiles;
 };
 

@@ -47,13 +47,14 @@ struct form_row {
 
 /* Lists of token rows; each ends with 0. */
 extern const uint32_t one_row[], few_rows[], rows_of_32[], many_rows[], any_rows[],
-    eights_and_odd[], up_to_16[], up_to_32[], up_to_128[], nine_rows[], decode_only_rows[];
+    eights_and_odd[], up_to_16[], up_to_32[], up_to_128[], nine_rows[], decode_only_rows[],
+    rows_of_bands[];
 
 /* Numbers that shapes of operands are made of (op_program.c). */
 enum op_size {
     S_NONE,
     S_ROWS,
-    S_LOGITS, /* rows of logits */
+    S_LOGITS, /* logit rows of the band */
     S_HIDDEN,
     S_HEADS, /* all query heads' columns */
     S_KV,

@@ -28,6 +28,7 @@
 
 /* The patience is a slow emulated card's, on a busy host. */
 enum { N_SLOTS = 8, MAX_SLOTS = 64, MAX_LEN = 512, MAX_OUT = 64, PATIENCE_S = 300 };
+enum { MAX_SCORED = 320 };
 enum { MAX_CONTEXT = 40000 }; /* of test_long_context */
 
 struct rig {
@@ -46,6 +47,7 @@ struct rig_options {
     uint32_t n_workers;   /* 0: the device's */
     uint32_t n_slots;     /* 0: N_SLOTS */
     uint32_t n_ranks;     /* 0: 1 */
+    uint32_t logit_rows;  /* of a request; 0: 1 */
     bool dummy;           /* weights made up... */
     bool dummy_on_host;   /* ... by model/weights.c instead of on the device */
     bool break_event;     /* one event wants a trigger that never comes */
@@ -103,6 +105,7 @@ static inline int rig_open(struct diag *d, const struct backend *backend,
     if (o->n_workers) c.device.n_workers = o->n_workers;
     c.n_slots = o->n_slots ? o->n_slots : N_SLOTS;
     c.n_ranks = o->n_ranks ? o->n_ranks : 1;
+    c.logit_rows = o->logit_rows ? o->logit_rows : 1;
     c.max_model_len = o->max_len ? o->max_len : MAX_LEN;
     c.max_batched_tokens = o->max_batched ? o->max_batched : 64;
     if (c.target == TARGET_CUDA)
@@ -148,7 +151,7 @@ struct result {
     int32_t ids[MAX_OUT];
     float logprobs[MAX_OUT];
     uint32_t n_cached, n_preempted;
-    float scores[MAX_OUT]; /* [n_scored] */
+    float scores[MAX_SCORED]; /* [n_scored] */
 };
 
 static inline struct rt_request runtime_request(const struct request *q) {

@@ -273,6 +273,50 @@ static void test_same_from_shared_blocks(void **state) {
     assert_int_equal(counts.n_preempted, n_preempted);
 }
 
+/* Bands of logit rows that the largest variant has. */
+static uint32_t count_bands(const struct prog_header *p) {
+    const struct prog_variant *v = PROG(p, VARIANT) + (p->section[SECTION_VARIANT].count - 1);
+    uint32_t n = 0;
+    for (uint32_t i = v->first_op; i < v->first_op + v->n_ops; i++)
+        n += PROG(p, OP)[i].kind == OP_LM_HEAD;
+    return n;
+}
+
+/* So many positions are scored in one iteration that its logit rows are two bands, the second one
+ * filled in part; then none are, and the second band has no row: the bits of a single band. */
+static void check_bands(const struct backend *backend) {
+    enum { N = 2, N_SCORED = 320 };
+    struct rig_options o = {.dir = ANY, .n_slots = N, .logit_rows = 30};
+    static struct request q[N];
+    static struct result single[N], bands[N];
+    struct rig r;
+    q[0] = made_up(1, N_SCORED + 10, 3, 256, 0.7f);
+    q[1] = made_up(2, 20, 3, 256, 0);
+    q[0].n_scored = N_SCORED;
+    open_well(backend, &o, &r);
+    assert_int_equal(count_bands(r.program), 1);
+    generate(&r, q, N, single);
+    rig_close(&r);
+    o.max_batched = o.logit_rows = 384;
+    open_well(backend, &o, &r);
+    assert_int_equal(count_bands(r.program), 2);
+    for (int scored = 1; scored >= 0; scored--) {
+        if (!scored) q[0].n_scored = 0;
+        generate(&r, q, N, bands);
+        for (int i = 0; i < N; i++) assert_same(&single[i], &bands[i], "bands");
+        if (scored)
+            assert_memory_equal(bands[0].scores, single[0].scores, N_SCORED * sizeof(float));
+    }
+    rig_close(&r);
+}
+
+static void test_bands(void **state) {
+    (void)state;
+    need_gpu();
+    check_bands(&backend_cuda);
+    check_bands(&backend_cpu);
+}
+
 /* The log-probabilities of a prompt's tokens are those that they have as output, beside requests
  * that decode. */
 static void test_prompt_is_scored(void **state) {
@@ -1024,6 +1068,7 @@ int main(void) {
         cmocka_unit_test(test_sentinels),
         cmocka_unit_test(test_latents),
         cmocka_unit_test(test_many),
+        cmocka_unit_test(test_bands),
         cmocka_unit_test(test_many_experts),
         cmocka_unit_test(test_mixed_windows),
         cmocka_unit_test(test_same_from_shared_blocks),

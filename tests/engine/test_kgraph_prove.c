@@ -215,13 +215,17 @@ struct planted {
     struct made graph;
 };
 
-static void plant_in(struct planted *p, uint32_t cuts) {
+static void plant_in_rows(struct planted *p, uint32_t cuts, uint32_t n_rows) {
     struct model_spec s = spec_of(2, 1024, 16, 8, 64, 3072);
     struct diag d = {0};
     s.qk_norm = s.qkv_bias = s.o_bias = 1;
     p->m = meaning(&family_qwen3, &s);
-    make(&p->graph, &family_qwen3, &s, 8, 4096, cuts);
+    make(&p->graph, &family_qwen3, &s, n_rows, 4096, cuts);
     if (kgraph_prove(&d, p->m, &p->graph.g, NULL) != QN_OK) FAIL("%s", d.message);
+}
+
+static void plant_in(struct planted *p, uint32_t cuts) {
+    plant_in_rows(p, cuts, 8);
 }
 
 static void planted_fini(struct planted *p) {
@@ -298,6 +302,29 @@ static void planted_errors_are_named(void **state) {
     parts[1].name = parts[2].name;
     parts[2].name = name;
     refused(&p, "layer 0: kv.k of attention_step");
+}
+
+/* In a graph of two bands. */
+static void errors_of_bands_are_named(void **state) {
+    (void)state;
+    struct planted p;
+    const uint32_t rows = 2 * LOGIT_BAND_ROWS;
+    struct kop *op; /* LM_HEAD and SAMPLE of the first band, then of the second */
+    for (int error = 0; error < 5; error++) {
+        plant_in_rows(&p, PACKED | KGRAPH_SUM_SQUARES, rows);
+        op = &p.graph.g.ops.items[p.graph.g.ops.n - 4];
+        switch (error) {
+        case 0: op[3].in[SAMPLE_LOGITS] = op[0].out[LM_OUT_LOGITS]; break;
+        case 1: op[3].in[SAMPLE_PART] = op[0].out[LM_OUT_PART]; break;
+        case 2: op[3].attrs.band_first = 0; break;
+        case 3: op[2].attrs.band_first += 8; break;
+        default: p.graph.g.ops.n -= 2; break;
+        }
+        refused(&p, error == 4   ? "LM_HEAD has 256 and SAMPLE 256 of 512 logit rows"
+                    : error == 3 ? "lm_head: its band begins with logit row 264, want 256"
+                    : error == 2 ? "sample: its band begins with logit row 0, want 256"
+                                 : "sample: has another band's logits");
+    }
 }
 
 /* Whether b may be a copy of a. */
@@ -533,6 +560,7 @@ int main(void) {
         cmocka_unit_test(every_cut_is_the_model),
         cmocka_unit_test(golden_models_are_proved),
         cmocka_unit_test(planted_errors_are_named),
+        cmocka_unit_test(errors_of_bands_are_named),
         cmocka_unit_test(planted_errors_of_experts_are_named),
         cmocka_unit_test(other_operands_are_refused),
         cmocka_unit_test(other_operands_of_experts_are_refused),

@@ -7,6 +7,8 @@
 #include "codegen/emit.h"
 #include "engine/compile.h"
 #include "engine/compile_option.h"
+#include "engine/cuda_plan.h"
+#include "task/task_verify.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -341,9 +343,82 @@ static void logit_rows_per_request(void **state) {
     model_free(model);
 }
 
+/* Two bands: their logits share bytes, and a program whose bands do not lie apart is refused. */
+static void bands_of_logit_rows(void **state) {
+    (void)state;
+    struct diag d = {0};
+    struct model *model;
+    struct compile_options o;
+    struct prog_header *p = NULL;
+    uint32_t at[4], n = 0; /* LM_HEAD and SAMPLE of the first band, then of the second */
+    compile_options_init(&o);
+    o.n_slots = o.max_batched_tokens = 2 * LOGIT_BAND_ROWS;
+    int rc = model_open(&d, "tests/golden/models/qwen3-tied",
+                        &(struct model_options){.dummy = true}, &model);
+    if (rc == QN_OK) rc = compile_model(&d, model, &o, NULL, NULL, &p);
+    if (rc != QN_OK) print_message("%s\n", d.message);
+    assert_int_equal(rc, QN_OK);
+    const struct prog_variant *v = PROG(p, VARIANT) + p->section[SECTION_VARIANT].count - 1;
+    struct prog_op *ops = (struct prog_op *)PROG(p, OP);
+    for (uint32_t i = v->first_op; i < v->first_op + v->n_ops; i++)
+        if (ops[i].kind == OP_LM_HEAD || ops[i].kind == OP_SAMPLE) at[n++] = i;
+    assert_int_equal(n, 4);
+    for (int slot = LM_OUT_LOGITS; slot <= LM_OUT_PART; slot++)
+        assert_int_equal(PROG(p, TENSOR)[ops[at[0]].out[slot]].where,
+                         PROG(p, TENSOR)[ops[at[2]].out[slot]].where);
+    for (int i = 2; i < 4; i++)
+        for (int change = -8; change <= 8; change += 16) {
+            ops[at[i]].attrs.band_first += (uint32_t)change;
+            struct diag refusal = {0};
+            assert_int_equal(task_verify(&refusal, p, NULL), QN_EVERIFY);
+            assert_non_null(strstr(refusal.message, change < 0 ? "those of the band before"
+                                                               : "behind the last logit row"));
+            ops[at[i]].attrs.band_first -= (uint32_t)change;
+        }
+    assert_int_equal(task_verify(&d, p, NULL), QN_OK);
+    free(p);
+    model_free(model);
+}
+
+/* Logits, work and the runtime's state of 1,024 requests of 32,000 positions take less than 1 GB
+ * beside the weights and a KV cache of 50 GB. */
+static void a_thousand_long_requests_take_little(void **state) {
+    (void)state;
+    struct diag d = {0};
+    struct model *model;
+    struct compile_options o;
+    struct prog_header *p = NULL;
+    struct cuda_plan plan = {0};
+    compile_options_init(&o);
+    const struct device device = device_cuda(90, SMS, 25);
+    compile_options_cuda(&o, &device);
+    o.n_slots = 1024;
+    o.max_model_len = 32000;
+    int rc = model_open(&d, shapes[0], &(struct model_options){.dummy = true}, &model);
+    if (rc == QN_OK) rc = compile_model(&d, model, &o, NULL, NULL, &p);
+    const struct rt_options rt = {.n_kv_blocks = 5500, .prefix_cache = true};
+    if (rc == QN_OK) rc = cuda_plan_make(&d, p, &rt, 0, &plan);
+    if (rc != QN_OK) print_message("%s\n", d.message);
+    assert_int_equal(rc, QN_OK);
+    const uint64_t beside = plan.device_bytes - plan.weight_bytes - plan.kv_bytes;
+    print_message("%s, 1,024 requests of 32,000 positions: %.0f MB: workspace %.0f, state %.0f, "
+                  "program %.0f, tasks %.0f, RoPE %.0f, sampling %.0f, sums %.0f, upload %.0f\n",
+                  shapes[0], (double)beside / 1e6, (double)plan.workspace_bytes / 1e6,
+                  (double)plan.state_bytes / 1e6, (double)plan.program_bytes / 1e6,
+                  (double)plan.task_bytes / 1e6, (double)plan.rope_bytes / 1e6,
+                  (double)plan.sample_bytes / 1e6, (double)plan.sums_bytes / 1e6,
+                  (double)plan.upload_bytes / 1e6);
+    assert_true(beside < 1000000000);
+    cuda_plan_fini(&plan);
+    free(p);
+    model_free(model);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logit_rows_per_request),
+        cmocka_unit_test(bands_of_logit_rows),
+        cmocka_unit_test(a_thousand_long_requests_take_little),
         cmocka_unit_test(reset_is_not_there_for_nothing),
         cmocka_unit_test(all_shapes_are_spread),
         cmocka_unit_test(all_shapes_use_transports),

@@ -126,6 +126,33 @@ static void residuals_chain(void **state) {
     close_graph(&o);
 }
 
+/* Bands of logit rows follow each other, each after the tokens of the one before. */
+static void many_logit_rows_are_bands(void **state) {
+    (void)state;
+    const struct {
+        uint32_t rows, n, bands[4];
+    } want[] = {{LOGIT_BAND_ROWS, 1, {LOGIT_BAND_ROWS}},
+                {LOGIT_BAND_ROWS + 1, 2, {136, 121}},
+                {1000, 4, {256, 248, 248, 248}},
+                {1024, 4, {256, 256, 256, 256}}};
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        struct opened o;
+        open_graph(&o, "Qwen3ForCausalLM", "", want[i].rows, want[i].rows, false);
+        const struct kop *op = &o.g.ops.items[o.g.ops.n - 2 * want[i].n];
+        for (uint32_t k = 0, first = 0; k < want[i].n; first += want[i].bands[k++], op += 2) {
+            assert_int_equal(op[0].kind, OP_LM_HEAD);
+            assert_int_equal(op[1].kind, OP_SAMPLE);
+            assert_int_equal(op[1].in[SAMPLE_LOGITS], op[0].out[LM_OUT_LOGITS]);
+            assert_int_equal(op[0].in[LM_AFTER], k == 0 ? NO_TENSOR : op[-1].out[0]);
+            for (int s = 0; s < 2; s++) {
+                assert_int_equal(op[s].attrs.band_first, first);
+                assert_int_equal(kop_rows(&op[s]), want[i].bands[k]);
+            }
+        }
+        close_graph(&o);
+    }
+}
+
 static void attention_can_be_split(void **state) {
     (void)state;
     struct opened o;
@@ -268,6 +295,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(qwen3_graph),
         cmocka_unit_test(residuals_chain),
+        cmocka_unit_test(many_logit_rows_are_bands),
         cmocka_unit_test(attention_can_be_split),
         cmocka_unit_test(qwen2_has_qkv_biases_only),
         cmocka_unit_test(llama_biases_are_optional),

@@ -500,19 +500,25 @@ static void block_parts(const double *logits, uint64_t vocab, double *part) {
     }
 }
 
+/* Logit rows of the iteration that an operator's band has. */
+static uint32_t band_rows(const struct reference *r, const struct kop *op) {
+    const uint32_t first = op->attrs.band_first;
+    return r->n_logit_rows < first ? 0 : MIN(r->n_logit_rows - first, op->attrs.band);
+}
+
 /* Packed x has the rows that want logits and no other. */
 void reference_op_lm_head(struct reference *r, const struct kop *op) {
     const struct reference_tensor *w = operand_in(r, op, LM_W);
     const bool packed = r->g->tensors.items[op->in[LM_X]].layout == LAYOUT_PACKED;
     operand_make(r, op, LM_OUT_LOGITS, w->rows);
     operand_make(r, op, LM_OUT_PART, 2 * CEIL_DIV(w->rows, (uint64_t)LM_BLOCK));
-    for (uint32_t l = 0; l < r->n_logit_rows; l++) {
-        const uint64_t t = (uint64_t)r->logit_row[l];
+    for (uint32_t i = 0; i < band_rows(r, op); i++) {
+        const uint64_t l = op->attrs.band_first + i, t = (uint64_t)r->logit_row[l];
         double *x = normed_row(r, op, LM_X, LM_NORM, LM_SQUARES, packed ? l : t, t);
-        double *logits = operand_out_row(r, op, LM_OUT_LOGITS, l);
+        double *logits = operand_out_row(r, op, LM_OUT_LOGITS, i);
         for (uint64_t n = 0; n < w->rows; n++)
             logits[n] = operand_dot(x, operand_row(w, n), w->cols);
-        block_parts(logits, w->rows, operand_out_row(r, op, LM_OUT_PART, l));
+        block_parts(logits, w->rows, operand_out_row(r, op, LM_OUT_PART, i));
         free(x);
     }
 }
@@ -597,15 +603,17 @@ static void choose(struct reference_request *q, const double *logits, uint64_t v
 void reference_op_sample(struct reference *r, const struct kop *op) {
     const struct reference_tensor *logits = operand_in(r, op, SAMPLE_LOGITS);
     operand_make(r, op, 0, 1);
-    for (uint32_t l = 0; l < r->n_logit_rows; l++) {
-        struct reference_request *q = &r->requests[r->slot[r->logit_row[l]]];
-        const double *x = operand_row(logits, l);
+    for (uint32_t i = 0; i < band_rows(r, op); i++) {
+        const int32_t row = r->logit_row[op->attrs.band_first + i];
+        struct reference_request *q = &r->requests[r->slot[row]];
+        const double *x = operand_row(logits, i);
         double max = -INFINITY, sum = 0;
         choose(q, x, logits->cols);
+        q->is_sampled = true;
         for (uint64_t v = 0; v < logits->cols; v++) max = fmax(max, x[v]);
         for (uint64_t v = 0; v < logits->cols; v++) sum += exp(x[v] - max);
         q->logprob = x[q->chosen] - max - log(sum);
-        *operand_out_row(r, op, 0, l) = q->chosen;
+        *operand_out_row(r, op, 0, i) = q->chosen;
     }
 }
 

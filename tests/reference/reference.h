@@ -27,7 +27,8 @@ struct reference_request {
     const int32_t *tokens; /* [n_known] prompt and output */
     uint32_t n_prompt, n_known;
     struct rt_sampling sampling;
-    int32_t chosen;  /* SAMPLE: the token */
+    bool is_sampled; /* SAMPLE has a row of it */
+    int32_t chosen;  /* ... the token */
     double logprob;  /* ... and its log-probability */
     double distance; /* ... between the score of the token and that of the next one */
 };

@@ -60,6 +60,9 @@ static inline int fixture_weight(struct diag *d, struct kgraph *g, const char *n
 #define FIXTURE_SENTINELS (FIXTURE_WHOLE | KGRAPH_RESET_SENTINELS)
 #define FIXTURE_MANY      (FIXTURE_PACK | KGRAPH_SUM_SQUARES)
 #define FIXTURE_CUT       (FIXTURE_MANY | KGRAPH_CUT_LINEAR)
+/* Not of enum kgraph_cut: logit rows in bands of FIXTURE_BAND. */
+#define FIXTURE_BANDS (1u << 31)
+enum { FIXTURE_BAND = 4 };
 
 /* Packs the operand in place if asked to. */
 static inline int fixture_pack(struct diag *d, struct kgraph *g, int layer, uint32_t asked,
@@ -267,7 +270,7 @@ static inline int fixture_layer(struct diag *d, struct kgraph *g, int layer, uin
 
 static inline int fixture_graph(struct diag *d, struct kgraph *g, uint32_t cuts) {
     const struct model_spec *spec = &g->spec;
-    int32_t in[OP_MAX_IN] = {0}, out[OP_MAX_OUT];
+    int32_t in[OP_MAX_IN] = {[LM_AFTER] = NO_TENSOR}, out[OP_MAX_OUT];
     struct fixture_stream s = {NO_TENSOR, NO_TENSOR, NO_TENSOR};
     TRY(fixture_weight(d, g, "embed", spec->vocab, spec->hidden, &in[EMBED_TABLE]));
     TRY(fixture_stream(d, g, OP_EMBED, -1, cuts, "0.norm", in, &s));
@@ -278,11 +281,18 @@ static inline int fixture_graph(struct diag *d, struct kgraph *g, uint32_t cuts)
         TRY(kgraph_op(d, g, OP_PACK_LOGITS, -1, in, out));
         in[LM_X] = out[0];
     }
-    TRY(kgraph_op(d, g, OP_LM_HEAD, -1, in, out));
-    int32_t sample[2] = {out[LM_OUT_LOGITS], out[LM_OUT_PART]};
-    if (cuts & KGRAPH_RESET_SENTINELS)
-        TRY(kgraph_op(d, g, OP_RESET_SENTINELS, -1, &sample[SAMPLE_PART], out));
-    return kgraph_op(d, g, OP_SAMPLE, -1, sample, out);
+    const uint32_t n = g->n_logit_rows, most = cuts & FIXTURE_BANDS ? FIXTURE_BAND : n;
+    for (uint32_t first = 0; first < n; first += most) {
+        g->attrs.band_first = first;
+        g->attrs.band = n - first < most ? n - first : most;
+        TRY(kgraph_op(d, g, OP_LM_HEAD, -1, in, out));
+        int32_t sample[2] = {out[LM_OUT_LOGITS], out[LM_OUT_PART]};
+        if (cuts & KGRAPH_RESET_SENTINELS)
+            TRY(kgraph_op(d, g, OP_RESET_SENTINELS, -1, &sample[SAMPLE_PART], out));
+        TRY(kgraph_op(d, g, OP_SAMPLE, -1, sample, out));
+        in[LM_AFTER] = out[0];
+    }
+    return QN_OK;
 }
 
 /* Gangs that the operators of a kind have from now on; 0: each task is by itself. */

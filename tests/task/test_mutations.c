@@ -429,6 +429,7 @@ static struct prog_header *compile(struct fixture *f, const struct model_spec *s
                : o->device.n_workers % 2 == 0 ? FIXTURE_FEW
                                               : FIXTURE_WHOLE;
     if (spec_is_latent(spec)) cuts = latent_cuts(n_rows);
+    if (n_rows == 6) cuts |= FIXTURE_BANDS;
     assert_int_equal(fixture_graph(&d, &f->kernel, cuts), QN_OK);
     for (int i = 0; i < N_TASK_STAGES; i++) {
         assert_int_equal(stages[i](&d, &f->tasks), QN_OK);

@@ -34,14 +34,14 @@ static bool scale(float *x, uint32_t n, float by) {
     return is_nan != 0;
 }
 
-/* One block of columns for n rows from logit row r on. */
+/* One block of columns for n rows of the band from r on. */
 static void block_logits(const struct cpu_task *t, const void *pack, const float *inv, uint32_t r,
                          uint32_t n, uint32_t unit) {
     enum dtype dtype = tile_in_dtype(t, LM_W);
     uint32_t vocab = tile_in_shape(t, LM_W)[0], k = t->op->k, first = unit * LM_BLOCK;
     uint32_t m = vocab - first < LM_BLOCK ? vocab - first : LM_BLOCK;
-    float *logits = (float *)tile_out(t, LM_OUT_LOGITS) + (size_t)r * vocab + first; /* [L, V] */
-    float *part = tile_out(t, LM_OUT_PART); /* [L, n_blocks, 2] */
+    float *logits = (float *)tile_out(t, LM_OUT_LOGITS) + (size_t)r * vocab + first; /* [band, V] */
+    float *part = tile_out(t, LM_OUT_PART); /* [band, n_blocks, 2] */
     uint32_t n_blocks = (vocab + LM_BLOCK - 1) / LM_BLOCK;
     const void *w = tile_weight_row(tile_in(t, LM_W), dtype, first, k);
     t->isa->gemm[dtype](CPU_SUM_WHOLE, w, m, k, pack, n, logits, vocab);
@@ -58,7 +58,7 @@ void cpu_lm_head(const struct cpu_task *t) {
     const struct rt_rows *rows = &t->batch->rows;
     const float *input = tile_in(t, LM_X); /* [T, H] */
     enum dtype dtype = tile_in_dtype(t, LM_W);
-    uint32_t k = t->op->k, end = tile_row_end(t, rows->n_logit_rows);
+    uint32_t k = t->op->k, end = tile_band_end(t);
     uint32_t block = tile_op_block(t->op, k);
     struct lm_scratch l = layout(t->scratch, block, k);
     for (uint32_t r = t->task->row0; r < end; r += block) {
@@ -66,8 +66,9 @@ void cpu_lm_head(const struct cpu_task *t) {
         const float *x[TILE_MAX_ROWS];
         float inv[TILE_MAX_ROWS];
         for (uint32_t i = 0; i < n; i++) {
-            assert((uint32_t)rows->logit_row[r + i] < rows->n_rows);
-            x[i] = input + (size_t)rows->logit_row[r + i] * k;
+            const uint32_t row = (uint32_t)rows->logit_row[tile_logit_row(t, r + i)];
+            assert(row < rows->n_rows);
+            x[i] = input + (size_t)row * k;
         }
         tile_pack_norm(t, dtype, x, tile_in(t, LM_NORM), n, k, l.pack, inv);
         for (uint32_t u = t->task->unit0; u < t->task->unit1; u++)

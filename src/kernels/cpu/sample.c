@@ -112,16 +112,16 @@ static int32_t choose(const struct cpu_isa *isa, const struct row *r, struct sam
 void cpu_sample(const struct cpu_task *t) {
     const struct rt_rows *rows = &t->batch->rows;
     struct row row = {.batch = t->batch, .vocab = tile_in_shape(t, SAMPLE_LOGITS)[1]};
-    uint32_t end = tile_row_end(t, rows->n_logit_rows);
-    int32_t *token = tile_out(t, 0); /* [L] */
+    uint32_t end = tile_band_end(t);
+    int32_t *token = tile_out(t, 0); /* [band] */
     struct sampling s = sampling_layout(t->scratch, row.vocab);
     row.n_blocks = (row.vocab + LM_BLOCK - 1) / LM_BLOCK;
     for (uint32_t r = t->task->row0; r < end; r++) {
-        row.index = r;
+        row.index = tile_logit_row(t, r);
         row.logits = (const float *)tile_in(t, SAMPLE_LOGITS) + (size_t)r * row.vocab;
         row.part = (const float *)tile_in(t, SAMPLE_PART) + (size_t)r * row.n_blocks * 2;
-        row.slot = (uint32_t)rows->slot[rows->logit_row[r]];
-        row.position = (uint32_t)rows->position[rows->logit_row[r]];
+        row.slot = (uint32_t)rows->slot[rows->logit_row[row.index]];
+        row.position = (uint32_t)rows->position[rows->logit_row[row.index]];
         row.norm = norm_of(row.part, row.n_blocks);
         assert(row.slot < t->batch->n_slots);
         const bool scored = rt_is_scored(&t->batch->slots[row.slot], row.position);

@@ -57,6 +57,17 @@ static inline uint32_t tile_row_end(const struct cpu_task *t, uint32_t n_rows) {
     return t->task->row1 < n_rows ? t->task->row1 : n_rows;
 }
 
+/* The same of an operator whose tasks' rows are a band of logit rows. */
+static inline uint32_t tile_band_end(const struct cpu_task *t) {
+    const uint32_t n = t->batch->rows.n_logit_rows, first = t->op->attrs.band_first;
+    return tile_row_end(t, n > first ? n - first : 0);
+}
+
+/* The logit row that a row of its task is. */
+static inline uint32_t tile_logit_row(const struct cpu_task *t, uint32_t row) {
+    return t->op->attrs.band_first + row;
+}
+
 /* Scratch is cut from its start, every piece 64-byte aligned. With base NULL the same calls count
  * the bytes: `used` at the end is what a kernel's _scratch function answers. */
 struct tile_scratch {

@@ -3,6 +3,7 @@
 
 static const struct form_row forms[] = {
     {{.name = "sample"}, any_rows, CPU | GPU, ALONE | DRAWN, 0},
+    {{.name = "sample.band", .band_first = 16}, rows_of_bands, CPU | GPU, MIXED | DRAWN, 0},
 };
 
 const struct op_test op_test_sample = {

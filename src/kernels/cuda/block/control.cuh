@@ -187,7 +187,8 @@ DEV bool control_fetch_first(struct control *c) {
 /* ---- running a task ---- */
 
 /* The task triggers the end event, so the block may have to play the boundary. One such block reads
- * the doorbell: the one with SAMPLE's first row. */
+ * the doorbell: the one with SAMPLE's first row. (Of several bands of logit rows the first one does
+ * not end the iteration: then the boundary itself reads it.) */
 CODE(void, control_ask, struct control *c, const struct cuda_task *task) {
     rt_boundary_ask(rt_here(), &c->w);
     if (task->kind != OP_SAMPLE || task->row0 != 0 || c->listens) return;
