@@ -56,10 +56,12 @@ enum { DOWN_H, DOWN_LIST, DOWN_SLOTS, DOWN_WEIGHT, DOWN_WD, DOWN_SHARED, DOWN_RE
  * depend on how the LM head was cut into tasks. */
 enum { LM_BLOCK = 64 };
 
-/* Logit rows up to which they are one band. More are several bands, as equal as whole eights of
- * rows allow, whose logits share bytes: 256 rows of 151,936 logits are 156 MB. Each band reads the
- * matrix; of 256 rows the products take as long as that on paper (H100). */
-enum { LOGIT_BAND_ROWS = 256 };
+/* Logit rows up to which they are one band. More are several bands, as equal as multiples of STEP
+ * rows allow (a GPU's tile of many tokens), whose logits share bytes: 512 rows of 151,936 logits
+ * are 311 MB. With bands of 256 rows, of which each reads the matrix and is sampled by itself, a
+ * step of 512 requests of Qwen3-8B took 21.1 ms instead of 20.3, one of 1,024 38.6 instead of 37.0
+ * (H100). */
+enum { LOGIT_BAND_ROWS = 512, LOGIT_BAND_STEP = 128 };
 
 /* The context is attended to in pieces whose bounds depend on the position only, so that the order
  * of reduction does not depend on load: PIECE positions each. */

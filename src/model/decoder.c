@@ -544,11 +544,11 @@ static int build_layer(const struct builder *b, struct stream *s) {
     return build_dense(b, mlp_norm, next_norm, s);
 }
 
-_Static_assert((int)LOGIT_BAND_ROWS % (int)PACK_ROWS == 0, "whole eights are no more");
+_Static_assert(LOGIT_BAND_ROWS % LOGIT_BAND_STEP == 0, "rounded up they are no more");
 
 /* Logit rows of a band of n that are left, where they are so many bands still. */
 static uint32_t band_of(uint32_t n, uint32_t n_bands) {
-    return n_bands == 1 ? n : (uint32_t)align_up(CEIL_DIV(n, n_bands), PACK_ROWS);
+    return n_bands == 1 ? n : (uint32_t)align_up(CEIL_DIV(n, n_bands), LOGIT_BAND_STEP);
 }
 
 /* LM_HEAD and SAMPLE of the graph's band, with the operands `o` of LM_HEAD. */

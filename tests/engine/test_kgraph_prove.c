@@ -320,9 +320,9 @@ static void errors_of_bands_are_named(void **state) {
         case 3: op[2].attrs.band_first += 8; break;
         default: p.graph.g.ops.n -= 2; break;
         }
-        refused(&p, error == 4   ? "LM_HEAD has 256 and SAMPLE 256 of 512 logit rows"
-                    : error == 3 ? "lm_head: its band begins with logit row 264, want 256"
-                    : error == 2 ? "sample: its band begins with logit row 0, want 256"
+        refused(&p, error == 4   ? "LM_HEAD has 512 and SAMPLE 512 of 1024 logit rows"
+                    : error == 3 ? "lm_head: its band begins with logit row 520, want 512"
+                    : error == 2 ? "sample: its band begins with logit row 0, want 512"
                                  : "sample: has another band's logits");
     }
 }
