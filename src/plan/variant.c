@@ -298,12 +298,15 @@ static int plan_rows(struct diag *d, const struct plan_request *r, uint32_t n_ro
 }
 
 /* Rows of the variant after the one of n_rows. From two tiles of tokens on a task has one of them
- * (split_packed). A worker whose tile the iteration does not have waits. Variants between powers of
- * two leave few such workers. */
+ * (split_packed). A worker whose tile the iteration does not have waits: up to six tiles there is a
+ * variant for each number of tiles (seven would leave more workers without work than an eighth),
+ * then for every second one, from 16 on two between powers of two. */
 static uint32_t rows_after(const struct plan_request *r, uint32_t n_rows) {
-    const uint32_t power = 1u << (31 - __builtin_clz(n_rows));
-    if (r->device->kind != DEVICE_CUDA || n_rows < 2 * PACK_TILE) return 2 * n_rows;
-    return n_rows + power / (power == 8 * PACK_TILE ? 4 : 2);
+    if (r->device->kind != DEVICE_CUDA || n_rows < PACK_TILE / 2) return 2 * n_rows;
+    if (n_rows < PACK_TILE) return n_rows + PACK_TILE / 4;
+    if (n_rows < 6 * PACK_TILE) return n_rows + PACK_TILE;
+    if (n_rows < 16 * PACK_TILE) return n_rows + 2 * PACK_TILE;
+    return n_rows + (1u << (31 - __builtin_clz(n_rows))) / 2;
 }
 
 int plan_variants(struct diag *d, const struct plan_request *r,
