@@ -4,12 +4,15 @@
     tests/gpu/reference.py --build build --models qwen3-0.6b,qwen3-8b --contexts 1,64,1000 --batches 1,3
     tests/gpu/reference.py --build build --models llama-3.1-8b --contexts 1000,8000 --batches 1,16
                                                                            a shape of tests/gpu/shapes
+    tests/gpu/reference.py --build build --models qwen3-30b-a3b-of-4,deepseek-v2-lite-of-4
+                                                                           experts: four layers of such a model
 
 quern runs with its made-up weights (`--load-format dummy`), greedy; transformers gets the very same
 weights (the formula of src/model/weights.c) and is fed quern's prompts and tokens. Compared are the
 log-probabilities of the chosen tokens, teacher-forced: quern's and transformers' own bf16 run's, both
 against transformers in float32. quern passes where its error is at most 1.5 times that of the bf16 run
-(or below 1e-3). A case that quern does not finish counts as failed and the rest goes on.
+(or below 1e-3). Where there are experts, `other sets` is how often transformers' bf16 run chose other experts for
+a compared token in a layer than float32 did: what rounding alone does. quern does not tell which it chose. A case that quern does not finish counts as failed and the rest goes on.
 
 Needs torch, transformers and a GPU; results go to OUT (or bench/results), anew after every model. Memory:
 transformers takes the float32 weights (32 GB for 8B) and, one request at a time, some 17 GB for the
@@ -17,6 +20,7 @@ scores of 8,000 positions; quern is done by then, its own weights and KV cache (
 of 8,000 on Qwen3-8B) are gone. A context beyond the model's positions is left out.
 """
 import argparse
+import contextlib
 import datetime
 import json
 import os
@@ -40,9 +44,9 @@ def signed(x):
     return x - (1 << 64) if x >> 63 else x
 
 
-def hash_name(name):
+def hash_name(name, seed=0):
     """FNV-1a as in src/base/map.c, with its last shift."""
-    h = 0xcbf29ce484222325
+    h = 0xcbf29ce484222325 ^ seed
     for byte in name.encode():
         h = ((h ^ byte) * 0x100000001b3) & MASK
     return h ^ (h >> 29)
@@ -52,12 +56,13 @@ def shift(x, n):
     return (x >> n) & ((1 << (64 - n)) - 1)  # logical, on signed 64-bit numbers
 
 
-def fill(name, p):
-    """The made-up values of one weight, rounded to bf16, into the float32 parameter p."""
+def fill(name, p, first_row=0):
+    """The made-up values of one weight, rounded to bf16, into the float32 parameter p. first_row: of the tensor, where the
+    weight is made of some of its rows."""
     if p.dim() == 1:
         p.fill_(0.0 if name.endswith(".bias") else 1.0)
         return
-    flat, seed, chunk = p.view(-1), hash_name(name), 1 << 26
+    flat, seed, chunk = p.view(-1), hash_name(name, first_row), 1 << 26
     for first in range(0, flat.numel(), chunk):
         n = min(chunk, flat.numel() - first)
         e = torch.arange(first, first + n, device=DEVICE, dtype=torch.int64)
@@ -108,6 +113,25 @@ def log_probabilities(model, outs):
     return torch.cat(result)
 
 
+@contextlib.contextmanager
+def experts_chosen(model):
+    """The experts of every call of every sparse layer, ascending, while the block runs."""
+    chosen = []
+    hooks = [m.register_forward_pre_hook(lambda m, given: chosen.append(given[1].sort(-1).values.cpu()))
+             for name, m in model.named_modules() if name.endswith(".experts")]
+    yield chosen
+    for hook in hooks:
+        hook.remove()
+
+
+def run_transformers(model, outs):
+    """Log-probabilities of every request's chosen tokens, and the experts of these tokens in every sparse layer."""
+    with experts_chosen(model) as chosen:
+        result = log_probabilities(model, outs)
+    n = [len(o["ids"]) for o in outs for _ in range(len(chosen) // len(outs))]
+    return result, [experts[-k:] for experts, k in zip(chosen, n)]
+
+
 class Case:
     """A batch of prompts of one length, what came of it, and the seconds that each of the three took."""
 
@@ -117,6 +141,7 @@ class Case:
         self.prompts = [[rng.randrange(vocab) for _ in range(context)] for _ in range(batch)]
         self.outs, self.wrong = [], None
         self.truth = self.bf16 = None
+        self.truth_experts = self.bf16_experts = []
         self.seconds = {}
 
     def timed(self, what, function, *arguments):
@@ -135,7 +160,7 @@ class Case:
     def row(self):
         """The record's row; prints it as a line."""
         head = {"context": self.context, "batch": self.batch}
-        label = f"{self.name:14} context {self.context:5} batch {self.batch:3}"
+        label = f"{self.name:21} context {self.context:5} batch {self.batch:3}"
         took = "  ".join(f"{what} {s} s" for what, s in self.seconds.items())
         if self.wrong:
             print(f"{label}  FAILED  {self.wrong}  ({took})", flush=True)
@@ -146,19 +171,72 @@ class Case:
         row = head | {"quern_mean": mine.mean().item(), "quern_max": mine.max().item(),
                       "bf16_mean": theirs.mean().item(), "bf16_max": theirs.max().item(), "ok": ok,
                       "seconds": self.seconds}
+        others = ""
+        if self.truth_experts:
+            other = torch.cat([(a != b).any(-1) for a, b in zip(self.truth_experts, self.bf16_experts)])
+            row["bf16_other_sets"] = other.double().mean().item()
+            others = f"  other sets {row['bf16_other_sets']:.2%}"
         print(f"{label}  quern {row['quern_mean']:.5f} (max {row['quern_max']:.5f})  transformers bf16 "
-              f"{row['bf16_mean']:.5f} (max {row['bf16_max']:.5f})  {'ok' if ok else 'FAILED'}  ({took})", flush=True)
+              f"{row['bf16_mean']:.5f} (max {row['bf16_max']:.5f}){others}  {'ok' if ok else 'FAILED'}  ({took})",
+              flush=True)
         return row
+
+
+def fill_experts(key, p, mixtral):
+    """A layer's experts, which transformers keeps in two tensors and checkpoints in three for each expert."""
+    block, _, part = key.rpartition(".experts.")
+    block = block.removesuffix("mlp") + "block_sparse_moe" if mixtral else block
+    gate, up, down = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
+    for i, expert in enumerate(p):
+        halves = {gate: expert.chunk(2)[0], up: expert.chunk(2)[1]} if part == "gate_up_proj" else {down: expert}
+        for name, half in halves.items():
+            fill(f"{block}.experts.{i}.{name}.weight", half)
+
+
+def pairs_first(rows, run, pairs):
+    """Rows of the tensor in the order in which a weight has them (src/graph/weight_source.h): of each run the last `pairs`
+    rows, even ones first."""
+    i = torch.arange(rows, device=DEVICE)
+    at = i % run - (run - pairs)
+    turned = torch.where(at < pairs // 2, 2 * at, 2 * at - pairs + 1)
+    return i - i % run + torch.where(at < 0, i % run, run - pairs + turned)
+
+
+def fill_latent(key, p, config):
+    """Latent attention: weights are made of a tensor's rows in another order (src/model/decoder.c), and their values are
+    made up in the weights' order."""
+    keys, rope, rank = config.qk_nope_head_dim, config.qk_rope_head_dim, config.kv_lora_rank
+    heads, values = config.num_attention_heads, config.v_head_dim
+    if key.endswith("kv_b_proj.weight"):
+        of_keys = torch.empty(heads, rank, keys, device=DEVICE)
+        of_values = torch.empty(heads, values, rank, device=DEVICE)
+        fill(key, of_keys)
+        fill(key, of_values, keys)
+        p.copy_(torch.cat([of_keys.transpose(1, 2), of_values], 1).reshape(p.shape))
+        return
+    made = torch.empty_like(p)
+    fill(key, made)
+    p[pairs_first(p.shape[0], rank + rope if "kv_a_proj" in key else keys + rope, rope)] = made
+
+
+def is_latent(key):
+    return key.endswith(tuple(f"{name}.weight" for name in ("self_attn.q_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj")))
 
 
 def load_model(name):
     """transformers' model in float32 with quern's made-up weights."""
     config = AutoConfig.from_pretrained(ROOT / config_of(name))
+    mixtral = config.model_type == "mixtral"
     with torch.device(DEVICE):
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, experts_implementation="eager").eval()
     with torch.no_grad():
         for key, p in model.named_parameters():
-            fill(key, p)
+            if ".experts." in key:
+                fill_experts(key, p, mixtral)
+            elif hasattr(config, "kv_lora_rank") and is_latent(key):
+                fill_latent(key, p, config)
+            else:
+                fill(key.replace(".mlp.gate.", ".block_sparse_moe.gate.") if mixtral else key, p)
     return model
 
 
@@ -167,7 +245,7 @@ def cases_of(options, name):
     positions = config["max_position_embeddings"]
     for context in options.contexts:
         if context + options.steps > positions:
-            print(f"{name:14} context {context:5} left out: the model has {positions} positions", flush=True)
+            print(f"{name:21} context {context:5} left out: the model has {positions} positions", flush=True)
             continue
         for batch in options.batches:
             yield Case(name, context, batch, config["vocab_size"])
@@ -182,10 +260,10 @@ def check(options, name):
     if done:
         model = load_model(name)
         for case in done:
-            case.truth = case.timed("float32", log_probabilities, model, case.outs)
+            case.truth, case.truth_experts = case.timed("float32", run_transformers, model, case.outs)
         model.to(torch.bfloat16)
         for case in done:
-            case.bf16 = case.timed("bf16", log_probabilities, model, case.outs)
+            case.bf16, case.bf16_experts = case.timed("bf16", run_transformers, model, case.outs)
         del model
         torch.cuda.empty_cache()
     return [case.row() for case in cases]
