@@ -641,18 +641,19 @@ static void test_sentinels(void **state) {
     compare_packed(config, is_brief() ? few : lengths, sentinels, 1);
 }
 
-#define LATENTS(rank)                                                                              \
+#define LATENTS(rank, of_kv)                                                                       \
     "{\"architectures\": [\"DeepseekV2ForCausalLM\"], \"model_type\": \"deepseek_v2\", "           \
     "\"hidden_act\": \"silu\", \"hidden_size\": 256, \"intermediate_size\": 128, "                 \
     "\"num_hidden_layers\": 1, \"first_k_dense_replace\": 1, \"num_attention_heads\": 18, "        \
-    "\"num_key_value_heads\": 18, \"kv_lora_rank\": 112, \"qk_nope_head_dim\": 24, "               \
+    "\"num_key_value_heads\": 18, \"kv_lora_rank\": " of_kv ", \"qk_nope_head_dim\": 24, "         \
     "\"qk_rope_head_dim\": 16, \"v_head_dim\": 16, \"vocab_size\": 331, "                          \
     "\"max_position_embeddings\": 4096, \"rms_norm_eps\": 1e-06, \"rope_theta\": 10000, "          \
     "\"torch_dtype\": \"bfloat16\", \"tie_word_embeddings\": false, \"q_lora_rank\": " rank "}"
 
 /* Latent attention: rows of one request and of several, contexts of one piece and of several;
- * pieces that their readers merge, that MERGE does, and whole contexts; a single row that carries
- * flags. Queries from the stream, or from a latent of their own. */
+ * pieces that their readers merge, that MERGE does, and whole contexts; items and quarters of
+ * items; a single row that carries flags. Queries from the stream, or from a latent of their own.
+ */
 static void test_latents(void **state) {
     (void)state;
     need_gpu();
@@ -663,9 +664,10 @@ static void test_latents(void **state) {
         {.coarse = true, .max_batched = 16, .n_workers = 40},
         {.coarse = true, .max_batched = 64}};
     const bool brief = is_brief();
-    compare_packed(LATENTS("null"), brief ? few : lengths, others + brief,
+    compare_packed(LATENTS("null", "512"), brief ? few : lengths, others + brief,
                    brief ? 1 : COUNT_OF(others));
-    if (!brief) compare_packed(LATENTS("256"), few, others + 2, 2);
+    if (!brief) compare_packed(LATENTS("null", "112"), few, others, COUNT_OF(others));
+    if (!brief) compare_packed(LATENTS("256", "112"), few, others + 2, 2);
 }
 
 /* A prompt of n as `dir`'s model continues it: alone, beside another request, and as each of the

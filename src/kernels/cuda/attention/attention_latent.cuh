@@ -2,8 +2,8 @@
  * and whose values are these latents: ATTENTION of whole contexts, ATTENTION_SPLIT of pieces.
  *
  * An item is a token row and up to 16 of its heads, which are the rows of a product, in
- * ATTENTION_SPLIT one of the row's pieces, too. All warps of a block work on it. A row of the cache
- * is read once, as key and as value:
+ * ATTENTION_SPLIT one of the row's pieces, too, and with few of them a quarter of the columns. All
+ * warps of a block work on it. A row of the cache is read once, as key and as value:
  *
  *   before the event   the first part's positions that earlier iterations wrote are asked for, and
  *                      where the others will lie in the cache is looked up
@@ -72,6 +72,7 @@ struct latent_item {
     uint32_t lo, hi;          /* positions that the row sees */
     uint32_t fresh;           /* the first position of the slot that this iteration writes */
     uint32_t piece, piece_end;
+    uint32_t quarter, quarters;
 };
 
 /* Whether the row sees any position of the share that begins at `first`. */
@@ -79,10 +80,13 @@ DEV bool latent_sees(const struct latent_item *w, uint32_t first) {
     return first < w->hi && first + SHARE_POSITIONS > w->lo;
 }
 
-DEV struct latent_item latent_item_of(const struct cuda_task *task, uint32_t i) {
-    const struct latent_place at = latent_place_at(SHARED, task->kind, task_window(task), i);
+DEV struct latent_item latent_item_of(const struct cuda_task *task, uint32_t i, uint32_t quarters) {
+    const struct latent_place at =
+        latent_place_at(SHARED, task->kind, task_window(task), i, quarters);
     struct latent_item w = {};
     uint32_t row = at.row;
+    w.quarter = at.quarter;
+    w.quarters = quarters;
     w.row = row;
     w.step = at.step;
     w.slot = row_slot(SHARED, row);
@@ -337,6 +341,87 @@ DEV void latent_merge(struct latent_state *y, const struct latent_state *next) {
     }
 }
 
+/* ---- a quarter ---- */
+
+/* Of a quarter's two spans four warps each have two columns of every eight: out[i][e + 2 h] is
+ * column 8 (2 (lane % 4) + e) + 2 (warp % 4) + i of the span, of row g + 8 h. */
+struct latent_quarter {
+    float max[2], sum[2];
+    float out[2][4];
+};
+
+/* A piece, for the warp's columns: the operations of latent_outputs. */
+DEV void quarter_outputs(const struct warp_context *c, const struct latent_item *w, uint32_t first,
+                         struct latent_quarter *y) {
+    const uint32_t g = c->lane / 4, chunk = 8 * (w->quarter * 2 + c->warp / 4) + g;
+    *y = {};
+    y->max[0] = y->max[1] = -INFINITY;
+#pragma unroll
+    for (uint32_t s = 0; s < LATENT_SHARES; s++)
+        if (latent_sees(w, first + s * SHARE_POSITIONS))
+#pragma unroll
+            for (int h = 0; h < 2; h++) y->max[h] = fmaxf(y->max[h], latent_max(s)[g + 8 * h]);
+#pragma unroll 2
+    for (uint32_t s = 0; s < LATENT_SHARES; s++) {
+        if (!latent_sees(w, first + s * SHARE_POSITIONS)) continue;
+        const uint4 weights = latent_probs(s)[c->lane];
+        float factor[2];
+        uint4 v[4] = {}; /* x: the warp's two columns */
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            factor[h] = warp_factor(latent_max(s)[g + 8 * h], y->max[h]);
+            y->sum[h] = fmaf(latent_all(s)[g + 8 * h], factor[h], y->sum[h]);
+        }
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++) {
+            const uint32_t row = c->lane % 4 * 4 + i;
+            v[i].x = *(const uint32_t *)(latent_key(s * SHARE_POSITIONS + row) +
+                                         latent_chunk(row, chunk) + c->warp % 4 * 4);
+        }
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            float of[4];
+            piece_column(weights, v, i, of);
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                y->out[i][e] = share_add(y->out[i][e], of[e], factor[e / 2]);
+        }
+    }
+}
+
+/* Through the memory of the queries to where ATTENTION_MERGE finds them, as latent_store's. */
+DEV void quarter_store(const struct warp_context *c, const struct cuda_task *task,
+                       const struct latent_item *w, const struct latent_quarter *y) {
+    constexpr uint32_t COLUMNS = QN_VALUE_DIM / LATENT_QUARTERS, PITCH = COLUMNS + 4;
+    const uint32_t n_heads = min(QN_N_HEADS - w->step * 16, 16u);
+    float *out = (float *)(shared_memory + LATENT_QUERIES);
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        float *to = out + (c->lane / 4 + 8 * h) * PITCH;
+#pragma unroll
+        for (int e = 0; e < 2; e++)
+            *(float2 *)(to + c->warp / 4 * 64 + (c->lane % 4 * 2 + e) * 8 + c->warp % 4 * 2) =
+                make_float2(y->out[0][e + 2 * h], y->out[1][e + 2 * h]);
+        if (c->warp == 0 && c->lane % 4 == 0)
+            *(float2 *)(to + COLUMNS) = make_float2(y->max[h], y->sum[h]);
+    }
+    sync_compute();
+    const struct operand parts = operand_of(task->out, task, CUDA_OUT_FLAGGED);
+    const uint64_t head0 = (uint64_t)w->row * QN_N_HEADS + w->step * 16;
+    const uint64_t state = (head0 * task->n_pieces + w->piece) * STATE_SIZE;
+    const uint64_t of_head = (uint64_t)task->n_pieces * STATE_SIZE;
+#pragma unroll 1
+    for (uint32_t i = c->thread; i < n_heads * (COLUMNS / 2); i += COMPUTE_THREADS) {
+        const uint32_t m = i / (COLUMNS / 2), d = i % (COLUMNS / 2) * 2;
+        operand_put2(operand_from(parts, state + m * of_head + 2 + w->quarter * COLUMNS + d),
+                     *(const float2 *)(out + m * PITCH + d));
+    }
+    if (w->quarter == 0 && c->thread < n_heads)
+        operand_put2(operand_from(parts, state + c->thread * of_head),
+                     *(const float2 *)(out + c->thread * PITCH + COLUMNS));
+    sync_compute(); /* the outputs are read */
+}
+
 /* ---- results ---- */
 
 /* Outputs go through the memory of the queries, eight rows at a time, each with its maximum and sum
@@ -487,11 +572,27 @@ DEV void latent_piece(const struct warp_context *c, const struct cuda_task *task
     }
 }
 
+DEV void quarter_run(const struct warp_context *c, const struct cuda_task *task,
+                     const struct latent_item *w, struct latent_held *held) {
+    const uint32_t first = w->piece * ATTENTION_PIECE;
+    struct latent_quarter y;
+    latent_arrive(held);
+    latent_scores(c, w, first);
+    sync_compute();
+    quarter_outputs(c, w, first, &y);
+    page_copy_fence_shared(); /* bulk copies will write where these threads did */
+    quarter_store(c, task, w, &y);
+}
+
 DEV void latent_run(const struct warp_context *c, const struct cuda_task *task,
                     const struct latent_item *w, struct latent_held *held) {
     struct latent_state all = {}, piece = {};
     latent_rest(c, task, w, latent_first(w), held);
     latent_queries(c, task, w);
+    if (LATENT_HAS_QUARTERS && w->quarters > 1) {
+        quarter_run(c, task, w, held);
+        return;
+    }
 #pragma unroll 1
     for (uint32_t p = w->piece; p < w->piece_end; p++) {
         piece = {};
@@ -506,11 +607,13 @@ DEV void latent_run(const struct warp_context *c, const struct cuda_task *task,
 DEV bool run_attention_latent(struct warp_context *c, const struct cuda_task *task) {
     struct latent_held held = {~0u, 0, 0, 0};
     struct latent_item w = {};
-    uint32_t i, end;
-    latent_slice(SHARED, task->kind, task_window(task), task->unit0, task->unit1, &i, &end);
+    const struct latent_slice slice =
+        latent_slice_of(SHARED, task->kind, task_window(task), task->unit0, task->unit1);
+    const uint32_t end = slice.end;
+    uint32_t i = slice.first;
     if (i < end) {
         lease_take(c);
-        w = latent_item_of(task, i);
+        w = latent_item_of(task, i, slice.quarters);
         held = latent_ahead(c, task, &w);
     }
     if (!wait_ready(c)) {
@@ -523,7 +626,7 @@ DEV bool run_attention_latent(struct warp_context *c, const struct cuda_task *ta
     for (;;) {
         latent_run(c, task, &w, &held);
         if (++i >= end) break;
-        w = latent_item_of(task, i);
+        w = latent_item_of(task, i, slice.quarters);
     }
     lease_give(c);
     return true;

@@ -412,8 +412,9 @@ DEV bool leases_steps(const struct loader_task *t) {
 /* Of a slice of latents the first piece's positions, as far as earlier iterations wrote them: to L2
  * while the lease is not there and the memory has little to do. */
 DEV void loader_latents(const struct loader *l, const struct loader_task *t, uint32_t word,
-                        uint32_t item) {
-    const struct latent_place at = latent_place_at(SHARED, t->kind, t->window, item);
+                        const struct latent_slice *s) {
+    const struct latent_place at =
+        latent_place_at(SHARED, t->kind, t->window, s->first, s->quarters);
     const uint32_t slot = row_slot(SHARED, at.row), hi = row_position(SHARED, at.row);
     const uint32_t lo = window_start(t->window, hi);
     const uint32_t piece = (lo / ATTENTION_PIECE + at.piece) * ATTENTION_PIECE;
@@ -430,14 +431,14 @@ DEV void loader_latents(const struct loader *l, const struct loader_task *t, uin
  * behind it could not be dropped. The lease before gives its pages back together; until then few
  * lanes poll, because many would slow the compute warps. */
 DEV bool loader_lease(struct loader *l, const struct loader_task *t, uint32_t word) {
-    uint32_t first = 0, end = 0;
+    struct latent_slice slice = {};
     if (work_is_latent(t->kind)) { /* a slice without items leases nothing */
-        latent_slice(SHARED, t->kind, t->window, t->unit0, loader_word(word, TASK_WORD(unit1)),
-                     &first, &end);
-        if (first == end) return true;
+        slice = latent_slice_of(SHARED, t->kind, t->window, t->unit0,
+                                loader_word(word, TASK_WORD(unit1)));
+        if (slice.first == slice.end) return true;
     }
     if (!loader_decided(l)) return false;
-    if (first < end) loader_latents(l, t, word, first);
+    if (slice.first < slice.end) loader_latents(l, t, word, &slice);
     if (!loader_wait(l, l->burst) || !loader_wait_all(l)) return false;
     const uint32_t n = leases_steps(t) ? WARPS * STEPS_DEPTH : RING_PAGES;
     loader_open(l, t, word);
