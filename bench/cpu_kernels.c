@@ -185,13 +185,14 @@ static void bench_attend(const struct cpu_isa *isa) {
     float *q = calloc(HEADS * D, sizeof *q), *state = calloc(HEADS * (D + 2), sizeof *state);
     char *k = calloc(N * D, 4), *v = calloc(N * D, 4);
     for (int kv = 0; kv < 3; kv++) {
+        const struct kv_row of = {.heads = 1, .k_width = D, .v_width = D, .dtype = (uint8_t)kv};
         double best = 1e9;
         for (int pass = 0; pass < PASSES; pass++) {
             double t = thread_time();
             for (uint32_t row = 0; row < N; row++)
                 for (uint32_t p = 0; p <= row; p += BLOCK) {
                     size_t at = (size_t)p * D * dtype_bytes((uint32_t)kv);
-                    isa->attend((enum dtype)kv, q, HEADS, D, k + at, v + at,
+                    isa->attend(&of, q, HEADS, k + at, v + at,
                                 row + 1 - p < BLOCK ? row + 1 - p : BLOCK, state);
                 }
             if (thread_time() - t < best) best = thread_time() - t;
