@@ -285,7 +285,7 @@ static uint32_t count_bands(const struct prog_header *p) {
 /* So many positions are scored in one iteration that its logit rows are two bands, the second one
  * filled in part; then none are, and the second band has no row: the bits of a single band. */
 static void check_bands(const struct backend *backend) {
-    enum { N = 2, N_SCORED = 420 };
+    enum { N = 2, N_SCORED = 390 };
     struct rig_options o = {.dir = ANY, .n_slots = N, .logit_rows = 30};
     static struct request q[N];
     static struct result single[N], bands[N];
@@ -297,7 +297,7 @@ static void check_bands(const struct backend *backend) {
     assert_int_equal(count_bands(r.program), 1);
     generate(&r, q, N, single);
     rig_close(&r);
-    o.max_batched = o.logit_rows = 640;
+    o.max_batched = o.logit_rows = 520;
     open_well(backend, &o, &r);
     assert_int_equal(count_bands(r.program), 2);
     for (int scored = 1; scored >= 0; scored--) {
