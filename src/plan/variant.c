@@ -299,8 +299,9 @@ static int plan_rows(struct diag *d, const struct plan_request *r, uint32_t n_ro
 
 /* Rows of the variant after the one of n_rows. From two tiles of tokens on a task has one of them
  * (split_packed). A worker whose tile the iteration does not have waits: up to six tiles there is a
- * variant for each number of tiles (seven would leave more workers without work than an eighth),
- * then for every second one, from 16 on two between powers of two. */
+ * variant for each number of tiles, then for every second one, from 16 on two between powers of
+ * two. (With one of seven, whose products are 7 x 18 tasks, a prompt of 850 tokens of Qwen3-8B
+ * took 31.6 ms instead of 29.4; H100.) */
 static uint32_t rows_after(const struct plan_request *r, uint32_t n_rows) {
     if (r->device->kind != DEVICE_CUDA || n_rows < PACK_TILE / 2) return 2 * n_rows;
     if (n_rows < PACK_TILE) return n_rows + PACK_TILE / 4;

@@ -28,7 +28,7 @@
 
 /* The patience is a slow emulated card's, on a busy host. */
 enum { N_SLOTS = 8, MAX_SLOTS = 64, MAX_LEN = 512, MAX_OUT = 64, PATIENCE_S = 300 };
-enum { MAX_SCORED = 320 };
+enum { MAX_SCORED = 400 };    /* positions of a prompt */
 enum { MAX_CONTEXT = 40000 }; /* of test_long_context */
 
 struct rig {
@@ -183,6 +183,7 @@ static inline int collect(struct diag *d, struct rig *r, uint32_t slot, struct r
         if (view.finish != RT_RUNNING) {
             memset(out, 0, sizeof *out);
             out->n = view.n_out < MAX_OUT ? view.n_out : MAX_OUT;
+            assert_true(view.n_scored <= MAX_SCORED);
             memcpy(out->scores, view.scored, view.n_scored * sizeof *out->scores);
             out->n_cached = view.n_cached;
             out->n_preempted = view.n_preempted;

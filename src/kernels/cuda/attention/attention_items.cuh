@@ -215,7 +215,7 @@ DEV struct latent_slice latent_slice_of(const struct block_shared *b, uint32_t k
     return {(uint32_t)from, (uint32_t)to, quarters};
 }
 
-/* Where an item is: row, piece of those that the row sees, step of heads, quarter. */
+/* An item's row, its piece of those that the row sees, its step of heads and its quarter. */
 struct latent_place {
     uint32_t row, piece, step, quarter;
 };

@@ -278,27 +278,40 @@ struct latent_state {
     float out[LATENT_OF_A_WARP][8][4];
 };
 
+/* The maxima of the lane's two rows over the shares of the part at `first`. */
+DEV void latent_most(const struct warp_context *c, const struct latent_item *w, uint32_t first,
+                     float max[2]) {
+    max[0] = max[1] = -INFINITY;
+#pragma unroll
+    for (uint32_t s = 0; s < LATENT_SHARES; s++)
+        if (latent_sees(w, first + s * SHARE_POSITIONS))
+#pragma unroll
+            for (int h = 0; h < 2; h++) max[h] = fmaxf(max[h], latent_max(s)[c->lane / 4 + 8 * h]);
+}
+
+/* What a share's outputs are multiplied with, and its sums onto those of the rows. */
+DEV void latent_factors(const struct warp_context *c, uint32_t share, const float max[2],
+                        float sum[2], float factor[2]) {
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const uint32_t row = c->lane / 4 + 8 * h;
+        factor[h] = warp_factor(latent_max(share)[row], max[h]);
+        sum[h] = fmaf(latent_all(share)[row], factor[h], sum[h]);
+    }
+}
+
 /* The part at `first`, for the warp's columns. */
 DEV void latent_outputs(const struct warp_context *c, const struct latent_item *w, uint32_t first,
                         struct latent_state *y) {
     const uint32_t g = c->lane / 4;
     *y = {};
-    y->max[0] = y->max[1] = -INFINITY;
-#pragma unroll
-    for (uint32_t s = 0; s < LATENT_SHARES; s++)
-        if (latent_sees(w, first + s * SHARE_POSITIONS))
-#pragma unroll
-            for (int h = 0; h < 2; h++) y->max[h] = fmaxf(y->max[h], latent_max(s)[g + 8 * h]);
+    latent_most(c, w, first, y->max);
 #pragma unroll 1
     for (uint32_t s = 0; s < LATENT_SHARES; s++) {
         if (!latent_sees(w, first + s * SHARE_POSITIONS)) continue;
         const uint4 weights = latent_probs(s)[c->lane];
         float factor[2];
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            factor[h] = warp_factor(latent_max(s)[g + 8 * h], y->max[h]);
-            y->sum[h] = fmaf(latent_all(s)[g + 8 * h], factor[h], y->sum[h]);
-        }
+        latent_factors(c, s, y->max, y->sum, factor);
 #pragma unroll
         for (uint32_t n = 0; n < LATENT_OF_A_WARP; n++) {
             const uint32_t span = c->warp + n * WARPS, chunk = 8 * span + g;
@@ -355,23 +368,14 @@ DEV void quarter_outputs(const struct warp_context *c, const struct latent_item 
                          struct latent_quarter *y) {
     const uint32_t g = c->lane / 4, chunk = 8 * (w->quarter * 2 + c->warp / 4) + g;
     *y = {};
-    y->max[0] = y->max[1] = -INFINITY;
-#pragma unroll
-    for (uint32_t s = 0; s < LATENT_SHARES; s++)
-        if (latent_sees(w, first + s * SHARE_POSITIONS))
-#pragma unroll
-            for (int h = 0; h < 2; h++) y->max[h] = fmaxf(y->max[h], latent_max(s)[g + 8 * h]);
+    latent_most(c, w, first, y->max);
 #pragma unroll 2
     for (uint32_t s = 0; s < LATENT_SHARES; s++) {
         if (!latent_sees(w, first + s * SHARE_POSITIONS)) continue;
         const uint4 weights = latent_probs(s)[c->lane];
         float factor[2];
         uint4 v[4] = {}; /* x: the warp's two columns */
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            factor[h] = warp_factor(latent_max(s)[g + 8 * h], y->max[h]);
-            y->sum[h] = fmaf(latent_all(s)[g + 8 * h], factor[h], y->sum[h]);
-        }
+        latent_factors(c, s, y->max, y->sum, factor);
 #pragma unroll
         for (uint32_t i = 0; i < 4; i++) {
             const uint32_t row = c->lane % 4 * 4 + i;
