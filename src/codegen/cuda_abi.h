@@ -61,8 +61,8 @@ enum {
     CUDA_COMPUTE_WARPS = 8,
     CUDA_BLOCK_THREADS = 32 * (CUDA_COMPUTE_WARPS + 4), /* + loader, control, tile_producer.cuh */
 
-    CUDA_SCRATCH_BYTES = 31136, /* shared memory for the task that runs */
-    CUDA_CONTROL_BYTES = 4704,  /* shared memory for messages between the warps */
+    CUDA_SCRATCH_BYTES = 31120, /* shared memory for the task that runs */
+    CUDA_CONTROL_BYTES = 4720,  /* shared memory for messages between the warps */
 
     /* Tiles of packed activations have at most so many token rows and weight rows; up to
      * PACK_NARROW rows tiles are of so many. */
@@ -100,7 +100,8 @@ CUDA_ABI_FN uint32_t cuda_lease_bytes(uint32_t cc) {
 }
 
 /* ATTENTION of many rows (attention_prefill.cuh): bytes of a row of keys or values in shared
- * memory, of a piece of both, and of a warp's own memory. */
+ * memory, of a piece of both, and of a warp's own memory: queries and probabilities, later outputs
+ * of 16 rows. */
 CUDA_ABI_FN uint32_t cuda_rows_pitch(uint32_t head_dim) {
     return (head_dim + 63) / 64 * 128;
 }
@@ -108,7 +109,9 @@ CUDA_ABI_FN uint32_t cuda_rows_piece(uint32_t head_dim) {
     return 2 * ATTENTION_PIECE * cuda_rows_pitch(head_dim);
 }
 CUDA_ABI_FN uint32_t cuda_rows_work(uint32_t head_dim) {
-    return 2 * ((head_dim + 31) / 32) * 512 + ATTENTION_PIECE / 16 * (512 + 2 * 16 * 4);
+    const uint32_t products = 2 * ((head_dim + 31) / 32) * 512 + ATTENTION_PIECE / 16 * 512;
+    const uint32_t outputs = 16 * (head_dim + 4) * 4;
+    return products > outputs ? products : outputs;
 }
 /* Whether attention_prefill.cuh can have such heads: outputs fit registers, a piece fits shared
  * memory. */

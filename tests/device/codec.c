@@ -3,6 +3,7 @@
 #include "kernels/cpu/convert.h"
 
 #include <math.h>
+#include <string.h>
 
 void codec_poison(void *bytes, uint64_t n) {
     const uint32_t word = CODEC_POISON;
@@ -71,6 +72,12 @@ double codec_get(const struct prog_header *p, const struct prog_tensor *t, const
     return (double)convert_load(stored_as(p, t), workspace + at.at, 0);
 }
 
+static bool has_wgmma;
+
+void codec_set_arch(const char *arch) {
+    has_wgmma = strcmp(arch, "sm_90a") == 0;
+}
+
 /* [block][k, v][KV head][position][element] */
 uint64_t codec_kv_at(const struct prog_header *p, const struct iteration *it, uint32_t slot,
                      uint32_t position, uint32_t which, uint32_t kv_head, uint32_t d) {
@@ -79,8 +86,15 @@ uint64_t codec_kv_at(const struct prog_header *p, const struct iteration *it, ui
     const uint64_t block = (uint64_t)table[position / p->kv_block], width = r->k_width;
     const uint64_t vectors = kv_vectors(r), in = position % p->kv_block;
     const uint64_t row = (block * vectors + which * r->heads + kv_head) * p->kv_block + in;
-    const uint32_t as_key = position % 2 * 32, as_value = position / 4 % 4 * 16;
-    if (p->target == TARGET_CUDA && width % 64 == 0)
-        d ^= r->v_in_k ? as_key ^ as_value : which == 0 ? as_key : as_value;
-    return (row * width + d) * dtype_bytes(r->dtype);
+    const bool swaps = p->target == TARGET_CUDA && width % 64 == 0;
+    uint64_t at = row * width + d;
+    if (swaps && r->v_in_k) {
+        at ^= position % 2 * 32 ^ position / 4 % 4 * 16;
+    } else if (swaps) {
+        const uint64_t column = d % 64 ^ position % 8 * 8;
+        at = row * width + d / 64 * 64 + column;
+        if (has_wgmma && width <= 128 && p->kv_block % 16 == 0)
+            at = row / 8 * (8 * width) + d / 64 * 512 + row % 8 * 64 + column;
+    }
+    return at * dtype_bytes(r->dtype);
 }

@@ -34,7 +34,9 @@ double codec_get(const struct prog_header *p, const struct prog_tensor *t, const
                  uint64_t row, uint64_t col, uint32_t flag);
 
 /* Where element d of a key (which 0) or a value (1) of a KV head lies in its layer's cache: bytes.
- * A GPU's caches have chunks of 16 bytes swapped (kernels/cuda/data/kv.cuh). */
+ * A GPU's caches have chunks of 16 bytes swapped, and an order of lines that depends on its
+ * architecture (kernels/cuda/data/kv.cuh), which codec_set_arch has to know. */
+void codec_set_arch(const char *arch);
 uint64_t codec_kv_at(const struct prog_header *p, const struct iteration *it, uint32_t slot,
                      uint32_t position, uint32_t which, uint32_t kv_head, uint32_t d);
 

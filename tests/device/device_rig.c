@@ -2,6 +2,7 @@
 #include "base/checked.h"
 #include "codegen/cuda_verify.h"
 #include "codegen/kernel_image.h"
+#include "device/codec.h"
 #include "kernels/cpu/cpu_kernel.h"
 #include "runtime/rt_stall.h"
 
@@ -44,6 +45,7 @@ static int load_image(struct diag *d, struct device_program *p) {
     struct kernel_image image = {0};
     char arch[16];
     cuda_device_arch(&p->device->info, arch);
+    codec_set_arch(arch);
     TRY(nvrtc_open(d, getenv("QN_NVRTC"), &nvrtc));
     kernel_cache_init(&cache, false);
     int rc = kernel_image_make(d, &nvrtc, &cache, p->program,

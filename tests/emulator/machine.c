@@ -617,23 +617,44 @@ void emu_wgmma_commit(void) {
     me()->n_groups++;
 }
 
+/* Where the element of B is, from the block's memory on. */
+static uint32_t product_element(const struct emu_wgmma *of, uint32_t k, uint32_t n) {
+    const uint32_t k_bytes = of->turned ? 16 : 2, n_bytes = of->turned ? 2 : 16;
+    if (!of->lines)
+        return of->b + n / 8 * of->n_step + n % 8 * n_bytes + k / 8 * of->k_step + k % 8 * k_bytes;
+    const uint32_t line = of->turned ? k : n, in_line = of->turned ? n : k;
+    const uint32_t at = of->b + line / 8 * of->n_step + line % 8 * 128 + in_line * 2;
+    return at ^ (at >> 7 & 7) << 4;
+}
+
 static void product_make(const struct product *p, uint32_t lane) {
     double a[2][16];
     for (uint32_t k = 0; k < 32; k++)
         a[k / 16][k % 16] = element(p->a[k / 16][k % 16 / 2], k % 2, p->of.f16);
     for (uint32_t i = 0; i < p->of.n_eights * 4; i++) {
-        const uint32_t column = lane % 4 * 2 + i % 2;
+        const uint32_t column = i / 4 * 8 + lane % 4 * 2 + i % 2;
         const double *row = a[i % 4 / 2];
-        const uint32_t k_bytes = p->of.turned ? 16 : 2, column_bytes = p->of.turned ? 2 : 16;
-        const char *b = p->of.b + i / 4 * p->of.n_step + column * column_bytes;
         double sum = 0;
         for (uint32_t k = 0; k < 16; k++) {
             uint16_t v;
-            memcpy(&v, b + k / 8 * p->of.k_step + k % 8 * k_bytes, sizeof v);
+            memcpy(&v, p->of.shared + product_element(&p->of, k, column), sizeof v);
             sum += row[k] * element(v, 0, p->of.f16);
         }
         p->d[i] = (float)((p->of.add ? p->d[i] : 0) + sum);
     }
+}
+
+/* Tells ThreadSanitizer what a product reads; of lines a little more. */
+static void product_reads(const struct emu_wgmma *of) {
+    const uint32_t ks = of->lines && !of->turned ? 1 : 2;
+    const uint32_t ns = of->lines && of->turned ? 1 : of->n_eights;
+    for (uint32_t k = 0; k < ks; k++)
+        for (uint32_t n = 0; n < ns; n++) {
+            const uint32_t step =
+                of->lines ? (k + n) * of->n_step : k * of->k_step + n * of->n_step;
+            const uint32_t first = of->lines ? of->b / 1024 * 1024 : of->b;
+            __tsan_read_range((void *)(of->shared + first + step), of->lines ? 1024 : 128);
+        }
 }
 
 void emu_wgmma_wait(uint32_t groups_left) {
@@ -642,10 +663,7 @@ void emu_wgmma_wait(uint32_t groups_left) {
     for (; made < t->n_products; made++) {
         const struct product *p = &t->products[made];
         if (p->group + groups_left >= t->n_groups) break;
-        if (__tsan_read_range)
-            for (uint32_t k = 0; k < 2; k++)
-                for (uint32_t n = 0; n < p->of.n_eights; n++)
-                    __tsan_read_range((void *)(p->of.b + k * p->of.k_step + n * p->of.n_step), 128);
+        if (__tsan_read_range) product_reads(&p->of);
         product_make(p, t->lane);
     }
     t->n_products -= made;

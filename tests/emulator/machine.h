@@ -80,11 +80,13 @@ void emu_mma(float c[4], const uint32_t a[4], const uint32_t b[2], int f16);
 /* wgmma.m64nNk16 with A in registers, those of the warp's 16 rows as in emu_mma; d: for each eight
  * columns the four sums of emu_mma. It reads and adds when its group is waited for; d stays. */
 struct emu_wgmma {
-    const char *b; /* matrices of 8 columns x 8 of k, a column after the other, 128 bytes */
+    const char *shared; /* the block's memory */
+    uint32_t b; /* in it: matrices of 8 columns x 8 of k, a column after the other, 128 bytes */
     uint32_t k_step, n_step; /* bytes to the next one in k, in columns */
     uint32_t n_eights;
     int f16, add; /* add: to d, else to 0 */
     int turned;   /* matrices are a k after the other */
+    int lines;    /* eight lines of 128 bytes, swizzled, to the next eight n_step bytes */
 };
 void emu_wgmma(float *d, const uint32_t a[4], const struct emu_wgmma *of);
 void emu_wgmma_commit(void);

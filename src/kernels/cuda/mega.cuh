@@ -474,7 +474,10 @@ DEV void block_init(const struct cuda_args *args, struct block_shared *s, uint32
             barrier_init(&s->packed_full[i], page_copy_arrivals());
             barrier_init(&s->packed_empty[i], WARPS);
         }
-        for (uint32_t i = 0; i < 2; i++) barrier_init(&s->piece_full[i], WARPS);
+        for (uint32_t i = 0; i < 2; i++) {
+            barrier_init(&s->piece_full[i], WARPS);
+            barrier_init(&s->piece_empty[i], WARPS);
+        }
         barrier_init(&s->lease_open, 1);
         barrier_init(&s->lease_taken, 1);
         barrier_init(&s->drop_ready, 1);

@@ -2,15 +2,16 @@
  * steps.
  *
  * A context is attended to in pieces of ATTENTION_PIECE positions with absolute bounds, a piece in
- * eight shares of 16. Each share's softmax is against its own maximum; shares are merged in order,
- * pieces in order of position. So the bits of a row depend on its position only, not on what else
- * is in the batch, and all forms agree:
+ * eight shares of 16. A piece's probabilities are against its own maximum; its outputs are one
+ * chain of products, shares in order; pieces are merged in order of position. So the bits of a row
+ * depend on its position only, not on what else is in the batch, and all forms agree:
  *
- *   DECODE        STEP, WHOLE     attention_decode.cuh; two short items at a time:
- * _decode_teams.cuh DECODE_LONG   STEP            attention_decode_long.cuh: a warp a piece MIXED
- * ATTENTION       attention_mixed.cuh: rows of several requests PREFILL       ATTENTION
- * attention_prefill.cuh: many rows MERGE         MERGE         attention_merge.cuh: of the parts
- * that STEP gives
+ *   DECODE        STEP, WHOLE   attention_decode.cuh; two short items at a time:
+ *                               attention_decode_teams.cuh
+ *   DECODE_LONG   STEP          attention_decode_long.cuh: a warp a piece
+ *   MIXED         ATTENTION     attention_mixed.cuh: rows of several requests
+ *   PREFILL       ATTENTION     attention_prefill.cuh: many rows
+ *   MERGE         MERGE         attention_merge.cuh: of the parts that STEP gives
  *
  * One step handles up to 16 query rows that share a KV head: the heads of its group, for one token
  * (decode) or for as many tokens of the same request as fit (prefill). Row m of the step is token
@@ -60,20 +61,19 @@ DEV void load_rows(const struct warp_context *c, const struct cuda_task *task,
         r->hi[h] = exists ? position + 1 : 0;
     }
 #pragma unroll
-    for (int p = 0; p < PAIRS; p++) {
-        float4 v[2][2] = {};
-        uint32_t d = 32 * p + c->lane % 4 * 8;
+    for (int n = 0; n < 2 * PAIRS; n++) {
+        float2 v[2][2] = {};
 #pragma unroll
-        for (int h = 0; h < HALVES; h++) {
-            bool in = from[h] != nullptr && d < QN_HEAD_DIM;
-            v[h][0] = in ? load4_l2(from[h] + d) : make_float4(0, 0, 0, 0);
-            v[h][1] = in ? load4_l2(from[h] + d + 4) : make_float4(0, 0, 0, 0);
-        }
+        for (int h = 0; h < HALVES; h++)
 #pragma unroll
-        for (int e = 0; e < 2; e++)
-            r->q[2 * p + e] = make_uint4(
-                pack_pair<KV_E>(v[0][e].x, v[0][e].y), pack_pair<KV_E>(v[1][e].x, v[1][e].y),
-                pack_pair<KV_E>(v[0][e].z, v[0][e].w), pack_pair<KV_E>(v[1][e].z, v[1][e].w));
+            for (int e = 0; e < 2; e++) {
+                const uint32_t d = 16 * n + 8 * e;
+                if (from[h] != nullptr && d < QN_HEAD_DIM)
+                    v[h][e] = load2_l2(from[h] + d + c->lane % 4 * 2);
+            }
+        r->q[n] = make_uint4(
+            pack_pair<KV_E>(v[0][0].x, v[0][0].y), pack_pair<KV_E>(v[1][0].x, v[1][0].y),
+            pack_pair<KV_E>(v[0][1].x, v[0][1].y), pack_pair<KV_E>(v[1][1].x, v[1][1].y));
     }
 }
 
@@ -85,9 +85,11 @@ DEV uint64_t position_offset(const struct warp_context *c, const struct attentio
     return row * QN_HEAD_DIM + (uint64_t)s->kv_head * KV_HEAD_STRIDE;
 }
 
-/* Scores, in place of probabilities: p[u][e + 2 h] is row g + 8 h at position first + 4 j + 2 u +
- * e. */
-DEV void piece_scores(const struct attention_rows *r, const uint4 k[2][PAIRS], float p[2][4]) {
+/* ---- a share ---- */
+
+/* Scores of a share: p[u][e + 2 h] is row g + 8 h at position 8 u + 2 j + e of it. k[u][i]: the
+ * lane's share of B in two steps, columns [32 i, 32 i + 32) of positions 8 u ... */
+DEV void share_scores(const struct attention_rows *r, const uint4 k[2][PAIRS], float p[2][4]) {
 #pragma unroll
     for (int u = 0; u < 2; u++) p[u][0] = p[u][1] = p[u][2] = p[u][3] = 0;
 #pragma unroll
@@ -99,45 +101,64 @@ DEV void piece_scores(const struct attention_rows *r, const uint4 k[2][PAIRS], f
         }
 }
 
-/* Scores to probabilities against the warp's own maximum. HALVES: as in load_rows. MASKED: some row
- * may not see some position. Each operation is rounded by itself, so that all callers get the same
- * bits. */
-template <int HALVES, bool MASKED = true>
-DEV void piece_softmax(const struct warp_context *c, const struct attention_rows *r, uint32_t first,
-                       float p[2][4], float max[2], float all[2]) {
-    const float scale =
-        QN_LATENT ? __uint_as_float(QN_SCALE_BITS) : 1.0f / sqrtf((float)QN_HEAD_DIM);
+/* No score where a row may not see a position. first: the share's first one. */
+template <int HALVES>
+DEV void share_mask(const struct warp_context *c, const struct attention_rows *r, uint32_t first,
+                    float p[2][4]) {
+#pragma unroll
+    for (int u = 0; u < 2; u++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const uint32_t position = first + 8 * u + c->lane % 4 * 2 + e;
+#pragma unroll
+            for (int h = 0; h < HALVES; h++)
+                if (position < r->lo[h] || position >= r->hi[h]) p[u][e + 2 * h] = -INFINITY;
+        }
+}
+
+/* The lane's largest score of each of its rows, onto most. */
+template <int HALVES> DEV void share_most(const float p[2][4], float most[2]) {
+#pragma unroll
+    for (int h = 0; h < HALVES; h++)
+        most[h] = fmaxf(most[h], fmaxf(fmaxf(p[0][2 * h], p[0][2 * h + 1]),
+                                       fmaxf(p[1][2 * h], p[1][2 * h + 1])));
+}
+
+/* Of the four lanes that have a row. */
+DEV float quad_most(float v) {
+    v = fmaxf(v, __shfl_xor_sync(~0u, v, 1));
+    return fmaxf(v, __shfl_xor_sync(~0u, v, 2));
+}
+DEV float quad_sum(float v) {
+    v += __shfl_xor_sync(~0u, v, 1);
+    return v + __shfl_xor_sync(~0u, v, 2);
+}
+
+/* What scores are multiplied with, and the same for powers of two. */
+#define SCORE_SCALE (1.0f / sqrtf((float)QN_HEAD_DIM))
+#define SCORE_EXP2  __fmul_rn(SCORE_SCALE, 1.4426950408889634f)
+
+/* What to take from a row's scores times SCORE_EXP2, of a piece whose largest score is `most`. */
+DEV float piece_base(float most) {
+    return most == -INFINITY ? 0 : __fmul_rn(most, SCORE_EXP2);
+}
+
+/* Scores to probabilities. What the lane has of each row's sum of them. */
+template <int HALVES> DEV void share_weigh(float p[2][4], const float base[2], float sum[2]) {
 #pragma unroll
     for (int h = 0; h < HALVES; h++) {
-        float most = -INFINITY, sum = 0;
 #pragma unroll
         for (int u = 0; u < 2; u++)
 #pragma unroll
-            for (int e = 0; e < 2; e++) {
-                uint32_t position = first + c->lane % 4 * 4 + 2 * u + e;
-                bool visible = !MASKED || (position >= r->lo[h] && position < r->hi[h]);
-                p[u][e + 2 * h] = visible ? __fmul_rn(p[u][e + 2 * h], scale) : -INFINITY;
-                most = fmaxf(most, p[u][e + 2 * h]);
-            }
-        most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
-        most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
-        const float base = most == -INFINITY ? 0 : most;
-#pragma unroll
-        for (int u = 0; u < 2; u++)
-#pragma unroll
-            for (int e = 0; e < 2; e++) {
-                p[u][e + 2 * h] = exp_fast(__fadd_rn(p[u][e + 2 * h], -base));
-                sum += p[u][e + 2 * h];
-            }
-        sum += __shfl_xor_sync(~0u, sum, 1);
-        sum += __shfl_xor_sync(~0u, sum, 2);
-        max[h] = most;
-        all[h] = sum;
+            for (int e = 2 * h; e < 2 * h + 2; e++)
+                p[u][e] = exp2_fast(fmaf(p[u][e], SCORE_EXP2, -base[h]));
+        sum[h] = __fadd_rn(__fadd_rn(p[0][2 * h], p[0][2 * h + 1]),
+                           __fadd_rn(p[1][2 * h], p[1][2 * h + 1]));
     }
 }
 
-/* Probabilities as registers of A. HALVES: as in piece_softmax. */
-template <int HALVES> DEV uint4 piece_weights(const float p[2][4]) {
+/* Probabilities as registers of A. */
+template <int HALVES> DEV uint4 share_weights(const float p[2][4]) {
     uint4 a = {};
     a.x = pack_pair<KV_E>(p[0][0], p[0][1]);
     a.z = pack_pair<KV_E>(p[1][0], p[1][1]);
@@ -148,18 +169,9 @@ template <int HALVES> DEV uint4 piece_weights(const float p[2][4]) {
     return a;
 }
 
-/* out = probabilities times column i of a span of v. A lane loads 16 bytes of its four positions;
- * which half of which word belongs to which mma column is sorted out with byte permutes. */
-DEV void piece_column(uint4 weights, const uint4 v[4], int i, float out[4]) {
-    uint32_t w[4];
-#pragma unroll
-    for (int n = 0; n < 4; n++)
-        w[n] = i / 2 == 0 ? v[n].x : i / 2 == 1 ? v[n].y : i / 2 == 2 ? v[n].z : v[n].w;
-    out[0] = out[1] = out[2] = out[3] = 0;
-    if (i % 2 == 0)
-        mma_16x8x16<KV_E>(out, weights, pair_low(w[0], w[1]), pair_low(w[2], w[3]));
-    else
-        mma_16x8x16<KV_E>(out, weights, pair_high(w[0], w[1]), pair_high(w[2], w[3]));
+/* A row's largest score as its state has it. */
+DEV float piece_max(float most) {
+    return __fmul_rn(most, SCORE_SCALE);
 }
 
 /* ---- merging ---- */
@@ -176,25 +188,6 @@ DEV struct merge merge_factors(float old_max, float old_sum, float max) {
 }
 DEV float merge_value(const struct merge *m, float old_value, float value) {
     return fmaf(value, m->factor, __fmul_rn(old_value, m->old_factor));
-}
-
-/* A share's value times its factor onto those of the shares before. */
-DEV float share_add(float sum, float value, float factor) {
-    return fmaf(value, factor, sum);
-}
-
-/* The largest of the eight warps' values of a row. */
-DEV float most_of(const float *all, uint32_t m) {
-    float v[WARPS];
-#pragma unroll
-    for (int w = 0; w < WARPS; w++) v[w] = all[w * 16 + m];
-#pragma unroll
-    for (int w = 1; w < WARPS; w++) v[0] = fmaxf(v[0], v[w]);
-    return v[0];
-}
-
-DEV float warp_factor(float max, float most) {
-    return max == -INFINITY ? 0 : exp_fast(max - most);
 }
 
 /* ---- steps ---- */
@@ -235,6 +228,18 @@ DEV void output_store2(const struct cuda_task *task, uint64_t head, uint32_t d, 
         operand_store(task, head * QN_VALUE_DIM + d, v.x);
         operand_store(task, head * QN_VALUE_DIM + d + 1, v.y);
     }
+}
+
+/* What a lane has of two products of eight columns: d and d + 1, and those eight further, below
+ * end. */
+DEV void output_store2x2(const struct cuda_task *task, uint64_t head, uint32_t d, uint32_t end,
+                         float2 a, float2 b) {
+    if (QN_VALUE_DIM % 32 == 0 && (task->flags & CUDA_OUT_PACKED)) {
+        packed_store2x2(task, head / QN_N_HEADS, head % QN_N_HEADS * QN_VALUE_DIM + d, a, b);
+        return;
+    }
+    if (d < end) output_store2(task, head, d, a);
+    if (d + 8 < end) output_store2(task, head, d + 8, b);
 }
 
 DEV void output_store4(const struct cuda_task *task, uint64_t head, uint32_t d, float4 v) {

@@ -8,11 +8,11 @@
  * event.
  *
  *   before the event   the task's first item, the warp's head: what turns it, where its elements
- *                      come from. ONE: the share's keys and values into registers
- *   after it           a head a warp ─ barrier ─ the warp's shares of up to DECODE_BATCH pieces,
- *                      outputs left in their pages ─ barrier ─ each thread has two columns of a
- *                      head, adds up shares in order, in WHOLE pieces in order, too ─ barrier ─ the
- *                      pages are given back
+ *                      come from. ONE: the share's keys into registers
+ *   after it           a head a warp ─ barrier ─ new keys and values into the pages, scores of the
+ *                      warp's shares of up to DECODE_BATCH pieces ─ barrier ─ their probabilities ─
+ *                      barrier ─ 16 columns of the values a warp, all shares in order, in WHOLE
+ *                      pieces in order, too ─ barrier ─ the pages are given back
  *
  * ONE is the decoding of a single row: a task has one piece at most, and the iteration adds one
  * position. Else an item may be of a prompt's row: then it makes keys and values of the rows before
@@ -20,26 +20,16 @@
  *
  * Bytes: k and v of the pieces, 2 * positions * head_dim * 2, read once per item.
  *
- * Scratch:   0              max, sum [piece of a batch][16 rows][share]
- *            DECODE_SLOTS   slots of the shares' pages [piece of a batch][share]
+ * Scratch:   0              struct piece_shares of each piece of a batch
  *            DECODE_HEADS   attention_heads.cuh
  */
 #ifndef QN_CUDA_ATTENTION_ATTENTION_DECODE_CUH
 #define QN_CUDA_ATTENTION_ATTENTION_DECODE_CUH
 
 #include "kernels/cuda/attention/attention_heads.cuh"
-#include "kernels/cuda/attention/attention_share.cuh"
 
-/* Pairs of columns that a thread merges. */
-enum { DECODE_PAIRS = (SUB_HEADS * QN_HEAD_DIM / 2 + COMPUTE_THREADS - 1) / COMPUTE_THREADS };
-
-/* Of row m of piece number i of the batch: eight shares' maxima; sums are DECODE_STATES further. */
-DEV float *decode_states(uint32_t i, uint32_t m) {
-    return (float *)SCRATCH + (i * 16 + m) * WARPS;
-}
-
-DEV uint32_t *decode_slots(uint32_t i) {
-    return (uint32_t *)(SCRATCH + DECODE_SLOTS) + i * WARPS;
+DEV struct piece_shares *decode_shares(uint32_t i) {
+    return (struct piece_shares *)SCRATCH + i;
 }
 
 /* The warp's share of every piece. */
@@ -66,215 +56,134 @@ DEV struct attention_item decode_first(const struct warp_context *c, const struc
     return w;
 }
 
-/* ---- a share ---- */
+/* ---- the warps' shares ---- */
 
-/* Of the share that begins at `first`, positions that the iteration adds lie in scratch: of the
- * last one before `end` the key as head number `key`, then its value, and so on. */
-DEV void decode_at_fresh(const struct warp_context *c, uint32_t fresh, uint32_t end, uint32_t first,
-                         uint32_t key, struct share_at *at) {
-#pragma unroll
-    for (int u = 0; u < 2; u++) {
-        const uint32_t i = end - 1 - first - share_key_row(c, u);
-        if (i < end - fresh) at->k[u] = (const char *)head_at(key + 2 * i);
-    }
-#pragma unroll
-    for (int n = 0; n < 4; n++) {
-        const uint32_t i = end - 1 - first - share_value_row(c, n);
-        if (i < end - fresh) at->v[n] = (const char *)head_at(key + 2 * i + 1);
+/* Positions [fresh, end) lie in scratch, of the last one the key as head number `key`, then its
+ * value, and so on. */
+struct fresh_heads {
+    uint32_t fresh, end, key;
+};
+
+/* The row of a chunk's number i in a share, where its lines begin. */
+DEV uint32_t share_chunk_at(uint32_t i) {
+    constexpr uint32_t chunks = QN_HEAD_DIM / 8;
+    return kv_row_at(i / chunks) + i % chunks / 8 * KV_PLANE + i % chunks % 8 * 16;
+}
+
+/* Zeros for values of the share at `values` that begins at `first`, as far as the row does not see
+ * them: their weights are zero, which only numbers survive. */
+DEV void decode_clear(const struct warp_context *c, const struct attention_item *w, char *values,
+                      uint32_t first) {
+    constexpr uint32_t chunks = QN_HEAD_DIM / 8;
+    const uint32_t n = item_sees(w, first) ? min(w->hi - first, SHARE_POSITIONS + 0u) : 0;
+#pragma unroll 1
+    for (uint32_t i = n * chunks + c->lane; i < SHARE_POSITIONS * chunks; i += 32)
+        *(uint4 *)(values + share_chunk_at(i)) = make_uint4(0, 0, 0, 0);
+}
+
+/* Fresh keys or values of the share at `page` that begins at `first` from scratch to where they
+ * belong. */
+DEV void decode_complete(const struct warp_context *c, const struct attention_item *w,
+                         const struct fresh_heads *f, char *page, uint32_t first, bool is_value) {
+    constexpr uint32_t chunks = QN_HEAD_DIM / 8;
+    const uint32_t begin = max(first, f->fresh), end = min(first + SHARE_POSITIONS, w->hi);
+    if (begin >= end) return;
+#pragma unroll 1
+    for (uint32_t i = c->lane; i < (end - begin) * chunks; i += 32) {
+        const uint32_t number = f->key + 2 * (f->end - 1 - begin - i / chunks) + is_value;
+        const uint32_t at = i % chunks / 8 * KV_PLANE + i % chunks % 8 * 16;
+        *(uint4 *)(page + share_chunk_at((begin - first) * chunks + i)) =
+            *(const uint4 *)(head_at(number) + at);
     }
 }
 
-/* A share's keys and values. */
-struct held_kv {
-    struct share_kv of;
+/* A share's keys in registers. */
+struct held_keys {
+    uint4 k[2][PAIRS];
     bool there;
 };
 
-/* Those of the warp's next page, if it is wanted and has come. What is loaded otherwise is not
- * looked at: the compiler spills arrays that are loaded or not. */
-DEV void decode_hold(const struct warp_context *c, bool wanted, struct held_kv *x) {
-    static_assert(sizeof(struct cuda_args) >= QN_HEAD_DIM * 2, "something to load");
-    const uint32_t slot = page_slot(c->warp, c->page);
-    const bool come = barrier_test_acquire_cta(&SHARED->page_full[slot], page_parity(c->page));
-    const char *page = RING + slot * CUDA_PAGE_BYTES, *other = (const char *)&SHARED->args;
-    struct share_at at = share_at_of(c, page, page + SHARE_BYTES);
-    x->there = wanted && __all_sync(~0u, come);
-#pragma unroll
-    for (int u = 0; u < 2; u++) at.k[u] = x->there ? at.k[u] : other;
-#pragma unroll
-    for (int n = 0; n < 4; n++) at.v[n] = x->there ? at.v[n] : other;
-    share_keys(c, at.k, x->of.k);
-    share_values(c, at.v, x->of.v);
+/* Those of the warp's next page, which has come, if they are wanted. What is loaded otherwise is
+ * not looked at: the compiler spills arrays that are loaded or not. */
+DEV void decode_hold(const struct warp_context *c, bool wanted, struct held_keys *x) {
+    const char *page = wanted ? RING + page_slot(c->warp, c->page) * CUDA_PAGE_BYTES : SCRATCH;
+    const struct kv_lane row[2] = {lane_in_page(page, key_row(c, 0)),
+                                   lane_in_page(page, key_row(c, 1))};
+    x->there = wanted;
+    share_keys(c, row, x->k);
 }
 
-/* The position that the iteration adds, number `fresh`, to a share that is held: it lies in
- * scratch, the key as head number `key`, then the value. */
-DEV void decode_hold_fresh(const struct warp_context *c, uint32_t fresh, uint32_t key,
-                           struct held_kv *x) {
-#pragma unroll
-    for (int u = 0; u < 2; u++)
-#pragma unroll
-        for (int i = 0; i < PAIRS; i++) {
-            const uint32_t row = share_key_row(c, u), d = 32 * i + c->lane % 4 * 8;
-            shared_load16_if(row == fresh && d < QN_HEAD_DIM, head_at(key) + key_at(row, d),
-                             &x->of.k[u][i]);
-        }
-#pragma unroll
-    for (int i = 0; i < SPANS; i++)
-#pragma unroll
-        for (int n = 0; n < 4; n++) {
-            const uint32_t row = share_value_row(c, n), d = 64 * i + c->lane / 4 * 8;
-            shared_load16_if(row == fresh && d < QN_HEAD_DIM, head_at(key + 1) + value_at(row, d),
-                             &x->of.v[i][n]);
-        }
+/* Whether earlier iterations wrote all of the warp's share of the item's first piece. */
+DEV bool decode_is_old(const struct warp_context *c, const struct attention_item *w) {
+    return w->fresh >= w->piece * ATTENTION_PIECE + SHARE_POSITIONS * (decode_share_of(c) + 1);
 }
 
-/* A share's maxima and sums, and the slot of its outputs, into scratch. */
-DEV void decode_put(const struct warp_context *c, const float max[2], const float sum[2],
-                    uint32_t i, uint32_t share, uint32_t slot) {
-    if (c->lane == 0) decode_slots(i)[share] = slot;
-    if (c->lane % 4 == 0)
-#pragma unroll
-        for (int h = 0; h < HEAD_HALVES; h++) {
-            float *to = decode_states(i, c->lane / 4 + 8 * h) + share;
-            to[0] = max[h];
-            to[DECODE_STATES] = sum[h];
-        }
-}
-
-/* The warp's share of piece number i of the batch, which begins at `first`, where a page holds it.
- * Positions [fresh, end) are in scratch. x: its keys and values, if they are there. */
-DEV void decode_share_narrow(const struct warp_context *c, const struct attention_item *w,
-                             uint32_t fresh, uint32_t end, const struct attention_rows *rows,
-                             uint32_t first, uint32_t i, struct held_kv *x) {
-    const uint32_t slot = page_acquire_after(c, i), key = item_step(w).n_heads;
-    const uint32_t last = w->hi - 1 - first; /* of the positions that the row sees */
-    char *page = RING + slot * CUDA_PAGE_BYTES;
-    float max[2] = {-INFINITY, -INFINITY}, sum[2] = {};
-    if (!item_sees(w, first)) {
-        share_nothing(c, (float *)page);
-    } else {
-        float p[2][4];
-        if (x->there) {
-            if (last < SHARE_POSITIONS) decode_hold_fresh(c, last, key, x);
-        } else {
-            struct share_at at = share_at_of(c, page, page + SHARE_BYTES);
-            decode_at_fresh(c, fresh, end, first, key, &at);
-            share_keys(c, at.k, x->of.k);
-            share_values(c, at.v, x->of.v);
-        }
-        if (last < SHARE_POSITIONS) share_clear(c, last, &x->of);
-        piece_scores(rows, x->of.k, p);
-        piece_softmax<HEAD_HALVES>(c, rows, first, p, max, sum);
-        __syncwarp(); /* all lanes have read the page */
-        share_outputs(c, x->of.v, p, (float *)page);
+/* Scores of the share at `page` that begins at `first`. Of one that is not seen nothing came: what
+ * is made of it is masked. x: its keys, if they are there. */
+DEV void decode_scores(const struct warp_context *c, const struct attention_rows *rows,
+                       const char *page, uint32_t first, struct held_keys *x, float p[2][4]) {
+    if (!x->there) {
+        const struct kv_lane row[2] = {lane_in_page(page, key_row(c, 0)),
+                                       lane_in_page(page, key_row(c, 1))};
+        share_keys(c, row, x->k);
     }
-    decode_put(c, max, sum, i, decode_share_of(c), slot);
+    share_scores(rows, x->k, p);
+    share_mask<HEAD_HALVES>(c, rows, first, p);
 }
 
-/* The same where keys and values have a page each. That of the keys is given back at once. */
-DEV void decode_share_wide(struct warp_context *c, const struct attention_item *w, uint32_t fresh,
-                           uint32_t end, const struct attention_rows *rows, uint32_t first,
-                           struct share_kv *x) {
-    const uint32_t key = item_step(w).n_heads, last = w->hi - 1 - first;
-    const bool sees = item_sees(w, first);
-    const char *keys = (const char *)page_acquire(c);
-    float p[2][4], max[2] = {-INFINITY, -INFINITY}, sum[2] = {};
-    if (sees) {
-        struct share_at at = share_at_of(c, keys, keys);
-        decode_at_fresh(c, fresh, end, first, key, &at);
-        share_keys(c, at.k, x->k);
-        piece_scores(rows, x->k, p);
-        piece_softmax<HEAD_HALVES>(c, rows, first, p, max, sum);
-    }
-    page_release(c);
-    const uint32_t slot = page_acquire_after(c, 0);
-    char *page = RING + slot * CUDA_PAGE_BYTES;
-    if (sees) {
-        struct share_at at = share_at_of(c, page, page);
-        decode_at_fresh(c, fresh, end, first, key, &at);
-        share_values(c, at.v, x->v);
-        if (last < SHARE_POSITIONS) share_clear(c, last, x);
-        __syncwarp(); /* all lanes have read the page */
-        share_outputs(c, x->v, p, (float *)page);
-    } else {
-        share_nothing(c, (float *)page);
-    }
-    decode_put(c, max, sum, 0, decode_share_of(c), slot);
-}
+/* ---- the warps' columns ---- */
 
-DEV void decode_share(struct warp_context *c, const struct attention_item *w, uint32_t fresh,
-                      uint32_t end, const struct attention_rows *rows, uint32_t piece, uint32_t i,
-                      struct held_kv *x) {
-    const uint32_t first = piece * ATTENTION_PIECE + SHARE_POSITIONS * decode_share_of(c);
-    if (SHARE_PAGES == 1)
-        decode_share_narrow(c, w, fresh, end, rows, first, i, x);
-    else
-        decode_share_wide(c, w, fresh, end, rows, first, &x->of);
-}
-
-/* ---- merging ---- */
-
-DEV void decode_eight(const float *from, float v[WARPS]) {
-    static_assert(WARPS == 8, "two vectors");
-    const float4 lo = *(const float4 *)from, hi = *(const float4 *)(from + 4);
-    v[0] = lo.x, v[1] = lo.y, v[2] = lo.z, v[3] = lo.w;
-    v[4] = hi.x, v[5] = hi.y, v[6] = hi.z, v[7] = hi.w;
-}
-
-/* Columns d and d + 1 of row m of piece number i of the batch, maximum and sum of the row: added up
- * over the shares in order. */
-struct decode_piece {
-    float max, sum;
-    float2 out;
+/* What a warp has of a piece, or of a context so far, of the lane's rows: `of` N warps. */
+template <int N> struct decode_columns {
+    enum { PAIRS_OF = (VALUE_PAIRS + N - 1) / N };
+    float max[2], sum[2];
+    float out[PAIRS_OF][2][4]; /* pair number warp + N i */
 };
-DEV struct decode_piece decode_piece_of(uint32_t i, uint32_t m, uint32_t d) {
-    float max[WARPS], sum[WARPS], slot[WARPS];
-    float2 v[WARPS];
-    decode_eight((const float *)decode_slots(i), slot);
-#pragma unroll
-    for (int s = 0; s < WARPS; s++) {
-        const char *page = RING + __float_as_uint(slot[s]) * CUDA_PAGE_BYTES;
-        v[s] = *(const float2 *)((const float *)page + share_out_at(m, d));
-    }
-    decode_eight(decode_states(i, m), max);
-    decode_eight(decode_states(i, m) + DECODE_STATES, sum);
-    struct decode_piece p = {max[0], 0, make_float2(-0.0f, -0.0f)};
-#pragma unroll
-    for (int s = 1; s < WARPS; s++) p.max = fmaxf(p.max, max[s]);
-#pragma unroll
-    for (int s = 0; s < WARPS; s++) {
-        const float factor = warp_factor(max[s], p.max);
-        p.sum = fmaf(sum[s], factor, p.sum);
-        p.out.x = share_add(p.out.x, v[s].x, factor);
-        p.out.y = share_add(p.out.y, v[s].y, factor);
-    }
-    return p;
+
+/* The pages of a share, from the ring's begin on: the warps' next ones and those after. Warps
+ * before the one that gets the next page have had one more (page_of_warp). */
+DEV uint32_t decode_page(const struct warp_context *c, uint32_t share, uint32_t n) {
+    const uint32_t warp = (share + c->turn) % WARPS, late = page_of_warp(c, WARPS - 1);
+    const uint32_t of_late = page_slot(0, page_after(late, n));
+    const uint32_t of_early = page_slot(0, page_after(page_next(late), n));
+    return (warp + (warp < c->turn ? of_early : of_late)) * CUDA_PAGE_BYTES;
 }
 
-/* A head so far, two columns of it. */
-struct decode_state {
-    float max, sum;
-    float2 out;
-};
+/* Where the row lies that the lane names of each share's values, from the share's page on, for a
+ * pair of columns. */
+DEV uint32_t decode_value_at(const struct warp_context *c, uint32_t pair) {
+    const uint32_t chunk = min(2 * pair + c->lane / 16, QN_HEAD_DIM / 8 - 1u), n = value_row(c);
+    return (SHARE_PAGES == 1 ? SHARE_BYTES : 0) + kv_row_at(n) + kv_chunk_at(n, chunk, KV_PLANE);
+}
+DEV uint4 decode_value(const struct warp_context *c, uint32_t share, uint32_t n, uint32_t at) {
+    return load_matrices_turned(RING + decode_page(c, share, n) + at);
+}
+
+/* All of a piece but the maxima, which y has as scores, and the outputs. */
+template <int N>
+DEV void decode_sums(const struct warp_context *c, const struct piece_shares *x,
+                     struct decode_columns<N> *y) {
+    piece_sum(c, x, y->sum);
+#pragma unroll
+    for (int h = 0; h < HEAD_HALVES; h++) y->max[h] = piece_max(y->max[h]);
+}
 
 /* Adds a piece to what came before. */
-DEV void decode_merge(const struct decode_piece *p, struct decode_state *y) {
-    const struct merge f = merge_factors(y->max, y->sum, p->max);
-    y->out.x = merge_value(&f, y->out.x, p->out.x);
-    y->out.y = merge_value(&f, y->out.y, p->out.y);
-    y->sum = merge_value(&f, y->sum, p->sum);
-    y->max = f.max;
-}
-
-/* Row of the item and columns that a thread has as its pair number u; beyond the last row nothing.
- */
-struct decode_place {
-    uint32_t m, d;
-};
-DEV struct decode_place decode_place_of(const struct warp_context *c, int u) {
-    const uint32_t i = c->thread + u * COMPUTE_THREADS;
-    return {i / (QN_HEAD_DIM / 2), i % (QN_HEAD_DIM / 2) * 2};
+template <int N>
+DEV void decode_merge(struct decode_columns<N> *y, const struct decode_columns<N> *piece) {
+#pragma unroll
+    for (int h = 0; h < HEAD_HALVES; h++) {
+        const struct merge f = merge_factors(y->max[h], y->sum[h], piece->max[h]);
+        y->sum[h] = merge_value(&f, y->sum[h], piece->sum[h]);
+        y->max[h] = f.max;
+#pragma unroll
+        for (int i = 0; i < decode_columns<N>::PAIRS_OF; i++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                float *to = &y->out[i][e / 2][2 * h + e % 2];
+                *to = merge_value(&f, *to, piece->out[i][e / 2][2 * h + e % 2]);
+            }
+    }
 }
 
 /* A row of the item, counted over all rows' heads. */
@@ -282,55 +191,207 @@ DEV uint64_t decode_head(const struct attention_item *w, uint32_t m) {
     return (uint64_t)w->row * QN_N_HEADS + item_step(w).head0 + m;
 }
 
-DEV void decode_output(const struct cuda_task *task, uint64_t head, uint32_t d,
-                       const struct decode_state *y) {
-    const float by = reciprocal_fast(y->sum);
-    output_store2(task, head, d, make_float2(y->out.x * by, y->out.y * by));
+/* The output of a head from all its pieces. */
+template <int N>
+DEV void decode_store(const struct warp_context *c, const struct cuda_task *task,
+                      const struct attention_item *w, uint32_t warp,
+                      const struct decode_columns<N> *y) {
+#pragma unroll
+    for (int h = 0; h < HEAD_HALVES; h++) {
+        const uint32_t m = c->lane / 4 + 8 * h;
+        if (m >= item_step(w).n_heads) continue;
+        const float by = reciprocal_fast(y->sum[h]);
+#pragma unroll
+        for (int i = 0; i < decode_columns<N>::PAIRS_OF; i++) {
+            const uint32_t d = (warp + N * i) * 16 + c->lane % 4 * 2;
+            const float *lo = &y->out[i][0][2 * h], *hi = &y->out[i][1][2 * h];
+            if (VALUE_PAIRS % N == 0 || warp + N * i < VALUE_PAIRS)
+                output_store2x2(task, decode_head(w, m), d, QN_HEAD_DIM,
+                                make_float2(lo[0] * by, lo[1] * by),
+                                make_float2(hi[0] * by, hi[1] * by));
+        }
+    }
 }
 
-/* A piece of a head to where ATTENTION_MERGE finds it: to parts[rows, n_heads, n_pieces,
+/* A piece of the heads to where ATTENTION_MERGE finds it: to parts[rows, n_heads, n_pieces,
  * STATE_SIZE]. */
-DEV void decode_part(struct operand parts, uint32_t n_pieces, uint64_t head, uint32_t piece,
-                     uint32_t d, const struct decode_piece *p) {
-    const struct operand to = operand_from(parts, (head * n_pieces + piece) * STATE_SIZE);
-    if (d == 0) operand_put2(to, make_float2(p->max, p->sum));
-    operand_put2(operand_from(to, 2 + d), p->out);
+DEV void decode_part(const struct warp_context *c, struct operand parts, uint32_t n_pieces,
+                     const struct attention_item *w, uint32_t piece,
+                     const struct decode_columns<WARPS> *y) {
+#pragma unroll
+    for (int h = 0; h < HEAD_HALVES; h++) {
+        const uint32_t m = c->lane / 4 + 8 * h;
+        if (m >= item_step(w).n_heads) continue;
+        const struct operand to =
+            operand_from(parts, (decode_head(w, m) * n_pieces + piece) * STATE_SIZE);
+        if (c->warp == 0 && c->lane % 4 == 0) operand_put2(to, make_float2(y->max[h], y->sum[h]));
+#pragma unroll
+        for (int i = 0; i < decode_columns<WARPS>::PAIRS_OF; i++)
+#pragma unroll
+            for (int u = 0; u < 2; u++) {
+                const uint32_t d = (c->warp + WARPS * i) * 16 + 8 * u + c->lane % 4 * 2;
+                const float *of = &y->out[i][u][2 * h];
+                if (d < QN_HEAD_DIM)
+                    operand_put2(operand_from(to, 2 + d), make_float2(of[0], of[1]));
+            }
+    }
 }
 
-/* The pages of n pieces, which all warps have read and written. */
+/* The pages of n pieces, which all warps have read. */
 DEV void decode_release(struct warp_context *c, uint32_t n) {
     page_copy_fence_shared(); /* bulk copies will write where these threads did */
     sync_compute();
     for (uint32_t i = 0; i < n; i++) page_release(c);
 }
 
+/* ---- a batch of pieces ---- */
+
+/* N pieces from `first` on, of which there are n; the last one stands for those beyond, so that no
+ * branch parts what can be made side by side. */
+template <int N> struct decode_pieces_of {
+    uint32_t first, n;
+    struct decode_columns<WARPS> y[N];
+};
+
+/* Which of the pieces stands for number i. */
+template <int N> DEV uint32_t batch_piece(const struct decode_pieces_of<N> *b, uint32_t i) {
+    return N == 1 ? 0 : min(i, b->n - 1);
+}
+
+/* Fresh keys and values from scratch into the warp's pages of the pieces; of wide heads keys only.
+ */
+template <int N>
+DEV void batch_complete(const struct warp_context *c, const struct attention_item *w,
+                        const struct fresh_heads *f, const struct decode_pieces_of<N> *b) {
+#pragma unroll 1
+    for (uint32_t i = 0; i < (N == 1 ? 1 : b->n); i++) {
+        char *page = RING + page_acquire_after(c, i) * CUDA_PAGE_BYTES;
+        const uint32_t first =
+            b->first + i * ATTENTION_PIECE + SHARE_POSITIONS * decode_share_of(c);
+        decode_complete(c, w, f, page, first, false);
+        if (SHARE_PAGES > 1) continue;
+        decode_complete(c, w, f, page + SHARE_BYTES, first, true);
+        decode_clear(c, w, page + SHARE_BYTES, first);
+    }
+    __syncwarp();
+}
+
+/* Scores; the rows' largest to all warps. x: the first piece's keys, if they are there. */
+template <int N>
+DEV void batch_scores(const struct warp_context *c, const struct attention_rows *rows,
+                      struct held_keys *x, const struct decode_pieces_of<N> *b, float p[N][2][4]) {
+    const uint32_t share = decode_share_of(c), mine = b->first + SHARE_POSITIONS * share;
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        const uint32_t piece = batch_piece<N>(b, i);
+        const uint32_t slot = page_slot(c->warp, page_after(c->page, piece));
+        decode_scores(c, rows, RING + slot * CUDA_PAGE_BYTES, mine + piece * ATTENTION_PIECE, x,
+                      p[i]);
+        x->there = false;
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++) piece_put_most(c, decode_shares(i), share, p[i]);
+}
+
+/* Of wide heads keys have a page of their own, which is given back; the values' page comes next. */
+DEV void wide_values(struct warp_context *c, const struct attention_item *w,
+                     const struct fresh_heads *f, uint32_t first) {
+    page_copy_fence_shared(); /* bulk copies will write where these threads did */
+    page_release(c);
+    char *page = RING + page_acquire_after(c, 0) * CUDA_PAGE_BYTES;
+    first += SHARE_POSITIONS * decode_share_of(c);
+    decode_complete(c, w, f, page, first, true);
+    decode_clear(c, w, page, first);
+}
+
+/* All of the pieces, whose pages are complete. A single one's values are on their way while its
+ * probabilities are made. */
+template <int N>
+DEV void batch_run(struct warp_context *c, const struct attention_item *w,
+                   const struct fresh_heads *f, const struct attention_rows *rows,
+                   struct held_keys *x, struct decode_pieces_of<N> *b) {
+    constexpr int pairs = decode_columns<WARPS>::PAIRS_OF;
+    float p[N][2][4];
+    uint4 v[pairs][WARPS];
+    uint32_t at[pairs];
+#pragma unroll
+    for (int i = 0; i < pairs; i++) at[i] = decode_value_at(c, c->warp + WARPS * i);
+    batch_scores<N>(c, rows, x, b, p);
+    if (SHARE_PAGES > 1) wide_values(c, w, f, b->first);
+    sync_compute();
+    if (N == 1)
+#pragma unroll
+        for (int i = 0; i < pairs; i++)
+#pragma unroll
+            for (int s = 0; s < WARPS; s++) v[i][s] = decode_value(c, s, 0, at[i]);
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        b->y[i] = {};
+        piece_most(c, decode_shares(i), b->y[i].max);
+        piece_put_probs(c, decode_shares(i), decode_share_of(c), b->y[i].max, p[i]);
+    }
+    sync_compute();
+#pragma unroll
+    for (int s = 0; s < WARPS; s++)
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            const uint4 weights = weights_of(decode_shares(i)->probs[s][c->lane]);
+#pragma unroll
+            for (int k = 0; k < pairs; k++)
+                share_outputs(weights,
+                              N == 1 ? v[k][s] : decode_value(c, s, batch_piece<N>(b, i), at[k]),
+                              b->y[i].out[k]);
+        }
+#pragma unroll
+    for (int i = 0; i < N; i++) decode_sums<WARPS>(c, decode_shares(i), &b->y[i]);
+}
+
 /* ---- one piece of a single row ---- */
 
-/* x: the share's keys and values, if they are there. */
+/* Where the row's own key lies, and of narrow heads its value SHARE_BYTES further, if the item has
+ * them. */
+DEV char *one_page(const struct warp_context *c, const struct attention_item *w) {
+    const uint32_t share = (w->hi - 1) % ATTENTION_PIECE / SHARE_POSITIONS;
+    return RING + decode_page(c, share, 0);
+}
+
+/* Before the event: the page of the row's own key has come, and the warp's page, whose values are
+ * cleared. */
+DEV void one_begin(const struct warp_context *c, const struct attention_item *w) {
+    const uint32_t share = decode_share_of(c), first = w->piece * ATTENTION_PIECE;
+    const uint32_t owner = ((w->hi - 1) % ATTENTION_PIECE / SHARE_POSITIONS + c->turn) % WARPS;
+    const uint32_t count = page_of_warp(c, owner);
+    char *page = RING + page_acquire_after(c, 0) * CUDA_PAGE_BYTES;
+    barrier_wait_acquire_cta(&SHARED->page_full[page_slot(owner, count)], page_parity(count));
+    decode_clear(c, w, page + SHARE_BYTES, first + SHARE_POSITIONS * share);
+}
+
+/* fresh: whether the row's own key and value are there. x: the share's keys, if they are there. */
 template <uint32_t KIND>
 DEV void decode_one(struct warp_context *c, const struct cuda_task *task,
-                    const struct attention_item *w, struct held_kv *x, uint32_t *hint) {
-    const struct attention_step s = item_step(w);
+                    const struct attention_item *w, bool fresh, struct held_keys *x,
+                    uint32_t *hint) {
+    const uint32_t n_heads = item_step(w).n_heads;
+    const struct fresh_heads f = {w->hi - 1, w->hi, n_heads};
+    struct decode_pieces_of<1> b;
     struct attention_rows rows;
-    item_queries(c, w, 0, s.n_heads, &rows);
-    decode_share(c, w, w->hi - 1, w->hi, &rows, w->piece, 0, x);
-    sync_compute();
+    b.first = w->piece * ATTENTION_PIECE;
+    b.n = 1;
+    if (SHARE_PAGES > 1) batch_complete<1>(c, w, &f, &b);
+    item_queries(c, w, 0, n_heads, &rows);
+    batch_run<1>(c, w, &f, &rows, x, &b);
     if (hint != nullptr) add_relaxed_gpu(hint, 1);
-    /* Not before: registers are short. */
-    const struct operand parts = operand_of(task->out, task, CUDA_OUT_FLAGGED);
-    const uint32_t n_pieces = task->n_pieces;
-#pragma unroll
-    for (int u = 0; u < DECODE_PAIRS; u++) {
-        const struct decode_place p = decode_place_of(c, u);
-        if (p.m >= s.n_heads) continue;
-        const struct decode_piece piece = decode_piece_of(0, p.m, p.d);
-        if (KIND == OP_ATTENTION_WHOLE) {
-            struct decode_state y = {};
-            decode_merge(&piece, &y);
-            decode_output(task, decode_head(w, p.m), p.d, &y);
-        } else {
-            decode_part(parts, n_pieces, decode_head(w, p.m), w->piece, p.d, &piece);
-        }
+    if (KIND == OP_ATTENTION_WHOLE)
+        decode_store<WARPS>(c, task, w, c->warp, &b.y[0]);
+    else
+        decode_part(c, operand_of(task->out, task, CUDA_OUT_FLAGGED), task->n_pieces, w, w->piece,
+                    &b.y[0]);
+    if (fresh && c->warp == WARPS - 1) {
+        const char *line = one_page(c, w) + kv_row_at((w->hi - 1) % SHARE_POSITIONS);
+        if (SHARE_PAGES == 1)
+            heads_keep(c, task, w, line, line + SHARE_BYTES);
+        else
+            heads_keep(c, task, w, head_at(n_heads), head_at(n_heads + 1));
     }
     decode_release(c, 1);
 }
@@ -344,27 +405,29 @@ template <uint32_t KIND> DEV uint32_t decode_pieces(const struct attention_item 
     return w->left > DECODE_BATCH ? 1 : min(w->left, w->piece_end - w->piece);
 }
 
-/* A batch of n pieces, the item's from number `at` on, whose shares are in their pages. */
-template <uint32_t KIND>
-DEV void decode_batch(const struct warp_context *c, const struct cuda_task *task,
-                      const struct attention_item *w, uint32_t at, uint32_t n, bool last,
-                      struct decode_state y[DECODE_PAIRS]) {
+/* A batch of n pieces from number `piece` on, N at most: STEP's parts, or onto y. */
+template <uint32_t KIND, int N>
+DEV void decode_batch(struct warp_context *c, const struct cuda_task *task,
+                      const struct attention_item *w, const struct fresh_heads *f, uint32_t piece,
+                      uint32_t n, struct decode_columns<WARPS> *y, uint32_t *hint) {
+    struct decode_pieces_of<N> b;
+    struct attention_rows rows;
+    struct held_keys x;
+    x.there = false;
+    b.first = piece * ATTENTION_PIECE;
+    b.n = n;
+    batch_complete<N>(c, w, f, &b);
+    item_queries(c, w, 0, item_step(w).n_heads, &rows);
+    batch_run<N>(c, w, f, &rows, &x, &b);
+    if (hint != nullptr) add_relaxed_gpu(hint, 1);
     const struct operand parts = operand_of(task->out, task, CUDA_OUT_FLAGGED);
 #pragma unroll
-    for (int u = 0; u < DECODE_PAIRS; u++) {
-        const struct decode_place p = decode_place_of(c, u);
-        if (p.m >= item_step(w).n_heads) continue;
-#pragma unroll 1
-        for (uint32_t i = 0; i < n; i++) {
-            const struct decode_piece piece = decode_piece_of(i, p.m, p.d);
-            if (KIND == OP_ATTENTION_WHOLE)
-                decode_merge(&piece, &y[u]);
-            else
-                decode_part(parts, task->n_pieces, decode_head(w, p.m), w->piece + at + i, p.d,
-                            &piece);
-        }
-        if (KIND == OP_ATTENTION_WHOLE && last)
-            decode_output(task, decode_head(w, p.m), p.d, &y[u]);
+    for (int i = 0; i < N; i++) {
+        if (N > 1 && (uint32_t)i >= n) break;
+        if (KIND == OP_ATTENTION_WHOLE)
+            decode_merge<WARPS>(y, &b.y[i]);
+        else
+            decode_part(c, parts, task->n_pieces, w, piece + i, &b.y[i]);
     }
 }
 
@@ -373,27 +436,21 @@ template <uint32_t KIND>
 DEV void decode_item(struct warp_context *c, const struct cuda_task *task,
                      const struct attention_item *w, uint32_t n_pieces, uint32_t *hint) {
     const uint32_t end = KIND == OP_ATTENTION_WHOLE ? w->hi : item_end(w, n_pieces);
-    const uint32_t fresh = KIND == OP_ATTENTION_WHOLE ? w->fresh : min(w->fresh, end);
-    struct attention_rows rows;
-    struct decode_state y[DECODE_PAIRS] = {};
-    if (SHARE_PAGES == 1) item_queries(c, w, 0, item_step(w).n_heads, &rows);
+    const struct fresh_heads f = {KIND == OP_ATTENTION_WHOLE ? w->fresh : min(w->fresh, end), end,
+                                  item_step(w).n_heads};
+    struct decode_columns<WARPS> y = {};
 #pragma unroll 1
     for (uint32_t at = 0, n; at < n_pieces; at += n) {
+        const bool last = n_pieces - at <= DECODE_BATCH;
         n = min(n_pieces - at, (uint32_t)DECODE_BATCH);
-#pragma unroll 1
-        for (uint32_t i = 0; i < n; i++) {
-            struct held_kv x;
-            x.there = false;
-            /* Too many for registers to hold from share to share. */
-            if (SHARE_PAGES > 1) item_queries(c, w, 0, item_step(w).n_heads, &rows);
-            decode_share(c, w, fresh, end, &rows, w->piece + at + i, i, &x);
-        }
-        sync_compute();
-        const bool last = at + n == n_pieces;
-        if (last && hint != nullptr) add_relaxed_gpu(hint, 1);
-        decode_batch<KIND>(c, task, w, at, n, last, y);
+        if (DECODE_BATCH > 1 && n > 1)
+            decode_batch<KIND, DECODE_BATCH>(c, task, w, &f, w->piece + at, n, &y,
+                                             last ? hint : nullptr);
+        else
+            decode_batch<KIND, 1>(c, task, w, &f, w->piece + at, n, &y, last ? hint : nullptr);
+        if (KIND == OP_ATTENTION_WHOLE && last) decode_store<WARPS>(c, task, w, c->warp, &y);
         if (last && w->piece + n_pieces == w->piece_end && c->warp == WARPS - 1)
-            heads_keep(c, task, w, 0);
+            heads_keep(c, task, w, head_at(f.key), head_at(f.key + 1));
         decode_release(c, n);
     }
 }
@@ -455,17 +512,21 @@ DEV bool run_decode_whole(struct warp_context *c, const struct cuda_task *task) 
     return true;
 }
 
-/* A task of a single row that has one item of one piece at most. KIND: ATTENTION_WHOLE or _STEP. */
+/* A task of a single row that has one item of one piece at most. Of narrow heads the row's own key
+ * and value go to their page at once. KIND: ATTENTION_WHOLE or _STEP. */
 template <uint32_t KIND>
 DEV bool run_decode_one(struct warp_context *c, const struct cuda_task *task) {
     const struct attention_item w = decode_first(c, task);
     const bool fresh = KIND == OP_ATTENTION_WHOLE || w.piece + 1 == w.piece_end;
-    struct item_head h = item_head_alone(c, task, &w, fresh, c->warp);
+    const bool idle = w.left == 0;
+    char *page = one_page(c, &w);
+    struct item_head h = item_head_alone(c, task, &w, fresh, c->warp, 0, page);
     uint32_t *hint = task_hint(c, task);
-    const bool traced = c->thread == 0 && trace_wanted(SHARED), idle = w.left == 0;
-    struct held_kv held;
+    const bool traced = c->thread == 0 && trace_wanted(SHARED);
+    struct held_keys held;
     held.there = false;
-    if (SHARE_PAGES == 1) decode_hold(c, !idle, &held);
+    if (SHARE_PAGES == 1 && !idle) one_begin(c, &w);
+    if (SHARE_PAGES == 1) decode_hold(c, !idle && decode_is_old(c, &w), &held);
     if (!wait_data(c, task)) return false;
     if (UNLIKELY(traced)) trace(SHARED, RT_TRACE_READY, task->index);
     if (idle && hint != nullptr) add_relaxed_gpu(hint, 1);
@@ -474,11 +535,10 @@ DEV bool run_decode_one(struct warp_context *c, const struct cuda_task *task) {
     while (h.there) {
         head_make(c, &h);
         if (SUB_HEADS + 2 <= WARPS) break; /* one each */
-        h = item_head_alone(c, task, &w, fresh, h.i + WARPS);
+        h = item_head_alone(c, task, &w, fresh, h.i + WARPS, 0, page);
     }
     sync_compute();
-    decode_one<KIND>(c, task, &w, &held, hint);
-    if (fresh && c->warp == WARPS - 1) heads_keep(c, task, &w, 0);
+    decode_one<KIND>(c, task, &w, fresh, &held, hint);
     return true;
 }
 

@@ -2,65 +2,67 @@
  * and head that follow each other are a run, a piece a warp (attention_items.cuh says which, and in
  * which order their pages come). All other items are DECODE's (attention_decode.cuh).
  *
- * A warp first goes through its piece's keys, share by share, and keeps the probabilities, each
- * share's against its own maximum; then the factors that make them the piece's are known, and it
- * adds the shares' outputs while it goes through the values. These are the operations of DECODE's
- * eight warps, in their order, without the exchange between them: 250 pieces of Qwen3-8B took 41 us
- * a layer there on an H200, of which their bytes need 29.
+ * A warp first goes through its piece's keys, share by share, and keeps the scores; then the
+ * piece's maximum is known, and it makes probabilities and goes through the values. These are the
+ * operations of DECODE's eight warps, in their order, without the exchange between them: 250 pieces
+ * of Qwen3-8B took 41 us a layer there on an H200, of which their bytes need 29.
  *
  * Bytes: k and v of the piece, 2 * ATTENTION_PIECE * head_dim * 2, read once.
  *
- * Scratch: as attention_decode.cuh. A piece's outputs are in its last page for a while.
+ * Scratch: as attention_decode.cuh.
  */
 #ifndef QN_CUDA_ATTENTION_ATTENTION_DECODE_LONG_CUH
 #define QN_CUDA_ATTENTION_ATTENTION_DECODE_LONG_CUH
 
 #include "kernels/cuda/attention/attention_decode.cuh"
 
-/* A warp's piece of a run: of each share its maximum and sum for the lane's rows, its
- * probabilities. In loops that are not unrolled they go round by a page at a time: registers have
- * no index. */
 enum { RUN_SHARES = RUN_POSITIONS / SHARE_POSITIONS }; /* of a page */
-struct run_shares {
-    float max[WARPS][HEAD_HALVES], sum[WARPS][HEAD_HALVES];
-    uint4 weights[WARPS];
+
+/* A warp's piece of a run: the lane's scores of each share, then its probabilities. In loops that
+ * are not unrolled they go round by a page at a time: registers have no index. */
+struct run_scores {
+    float p[WARPS][2][2 * HEAD_HALVES];
+};
+struct run_probs {
+    probs_t p[WARPS];
 };
 
 /* The first page's shares become the last ones. */
-DEV void run_turn(struct run_shares *x) {
-    const struct run_shares was = *x;
+DEV void run_turn(struct run_scores *x) {
+    const struct run_scores was = *x;
 #pragma unroll
-    for (int i = 0; i < WARPS; i++) {
-        const int from = (i + RUN_SHARES) % WARPS;
-        x->weights[i] = was.weights[from];
+    for (int i = 0; i < WARPS; i++)
 #pragma unroll
-        for (int h = 0; h < HEAD_HALVES; h++) {
-            x->max[i][h] = was.max[from][h];
-            x->sum[i][h] = was.sum[from][h];
-        }
-    }
+        for (int e = 0; e < 4 * HEAD_HALVES; e++)
+            x->p[i][e / (2 * HEAD_HALVES)][e % (2 * HEAD_HALVES)] =
+                was.p[(i + RUN_SHARES) % WARPS][e / (2 * HEAD_HALVES)][e % (2 * HEAD_HALVES)];
+}
+DEV void run_turn(struct run_probs *x) {
+    const struct run_probs was = *x;
+#pragma unroll
+    for (int i = 0; i < WARPS; i++) x->p[i] = was.p[(i + RUN_SHARES) % WARPS];
 }
 
-DEV void run_scores(struct warp_context *c, const struct attention_rows *rows, uint32_t first,
-                    struct run_shares *x) {
+/* All rows see all of the piece. */
+DEV void run_keys(struct warp_context *c, const struct attention_rows *rows, struct run_scores *x) {
 #pragma unroll 1
-    for (int page = 0; page < RUN_PAGES; page++, first += RUN_POSITIONS) {
+    for (int page = 0; page < RUN_PAGES; page++) {
         const char *from = (const char *)page_acquire(c);
         run_turn(x);
 #pragma unroll
         for (int half = 0; half < RUN_SHARES; half++) {
-            const int share = WARPS - RUN_SHARES + half;
+            const char *share = from + half * SHARE_BYTES;
+            const struct kv_lane row[2] = {lane_in_page(share, key_row(c, 0)),
+                                           lane_in_page(share, key_row(c, 1))};
             uint4 k[2][PAIRS];
-            float p[2][4], max[2], sum[2];
-            share_keys(c, share_at_of(c, from + half * SHARE_BYTES, from).k, k);
-            piece_scores(rows, k, p);
-            piece_softmax<HEAD_HALVES>(c, rows, first + half * SHARE_POSITIONS, p, max, sum);
+            float p[2][4];
+            share_keys(c, row, k);
+            share_scores(rows, k, p);
 #pragma unroll
-            for (int h = 0; h < HEAD_HALVES; h++) {
-                x->max[share][h] = max[h];
-                x->sum[share][h] = sum[h];
-            }
-            x->weights[share] = piece_weights<HEAD_HALVES>(p);
+            for (int u = 0; u < 2; u++)
+#pragma unroll
+                for (int e = 0; e < 2 * HEAD_HALVES; e++)
+                    x->p[WARPS - RUN_SHARES + half][u][e] = p[u][e];
         }
         page_release(c);
     }
@@ -69,84 +71,79 @@ DEV void run_scores(struct warp_context *c, const struct attention_rows *rows, u
 /* The state of a warp's piece, for the lane's two rows. */
 struct run_part {
     float max[2], sum[2];
-    float out[8 * SPANS][4]; /* column i of a span: see share_put */
+    float out[VALUE_PAIRS][2][4];
 };
 
-/* The shares' factors in place of their maxima; maximum and sum of the piece into `part`. The same
- * operations as in rows_merge. */
-DEV void run_factors(struct run_shares *x, struct run_part *part) {
+/* Scores to probabilities; maximum and sum of the piece into `part`. */
+DEV void run_softmax(const struct run_scores *x, struct run_probs *probs, struct run_part *part) {
+    float most[2] = {-INFINITY, -INFINITY}, base[2];
+    float p[WARPS][2][4] = {};
+#pragma unroll
+    for (int i = 0; i < WARPS; i++) {
+#pragma unroll
+        for (int u = 0; u < 2; u++)
+#pragma unroll
+            for (int e = 0; e < 2 * HEAD_HALVES; e++) p[i][u][e] = x->p[i][u][e];
+        share_most<HEAD_HALVES>(p[i], most);
+    }
 #pragma unroll
     for (int h = 0; h < HEAD_HALVES; h++) {
-        float most = x->max[0][h], sum = 0;
-#pragma unroll
-        for (int i = 1; i < WARPS; i++) most = fmaxf(most, x->max[i][h]);
-#pragma unroll
-        for (int i = 0; i < WARPS; i++) {
-            x->max[i][h] = warp_factor(x->max[i][h], most);
-            sum = fmaf(x->sum[i][h], x->max[i][h], sum);
-        }
-        part->max[h] = most;
-        part->sum[h] = sum;
+        most[h] = quad_most(most[h]);
+        base[h] = piece_base(most[h]);
+        part->max[h] = piece_max(most[h]);
     }
+    float all[2] = {};
+#pragma unroll
+    for (int i = 0; i < WARPS; i++) {
+        float sum[2];
+        share_weigh<HEAD_HALVES>(p[i], base, sum);
+        probs->p[i] = probs_of(share_weights<HEAD_HALVES>(p[i]));
+#pragma unroll
+        for (int h = 0; h < HEAD_HALVES; h++) all[h] = i == 0 ? sum[h] : __fadd_rn(all[h], sum[h]);
+    }
+#pragma unroll
+    for (int h = 0; h < HEAD_HALVES; h++) part->sum[h] = quad_sum(all[h]);
 }
 
-/* The outputs of the next page's shares, added in order as decode_piece_of does. */
-DEV void run_page_outputs(const struct warp_context *c, const char *page,
-                          const struct run_shares *x, struct run_part *part) {
+DEV void run_values(struct warp_context *c, struct run_probs *x, struct run_part *part) {
 #pragma unroll
-    for (int half = 0; half < RUN_SHARES; half++) {
-        uint4 v[SPANS][4];
-        share_values(c, share_at_of(c, page, page + half * SHARE_BYTES).v, v);
+    for (int i = 0; i < VALUE_PAIRS; i++)
 #pragma unroll
-        for (int i = 0; i < 8 * SPANS; i++) {
-            float out[4];
-            piece_column(x->weights[half], v[i / 8], i % 8, out);
-#pragma unroll
-            for (int e = 0; e < 2 * HEAD_HALVES; e++)
-                part->out[i][e] = share_add(part->out[i][e], out[e], x->max[half][e / 2]);
-        }
-    }
-}
-
-/* From -0 on, which changes nothing. The last page is not given back: its slot. */
-DEV uint32_t run_outputs(struct warp_context *c, struct run_shares *x, struct run_part *part) {
-#pragma unroll
-    for (int i = 0; i < 8 * SPANS; i++)
-        part->out[i][0] = part->out[i][1] = part->out[i][2] = part->out[i][3] = -0.0f;
+        for (int e = 0; e < 8; e++) part->out[i][e / 4][e % 4] = 0;
 #pragma unroll 1
-    for (int page = 0;;) {
-        const uint32_t slot = page_acquire_after(c, 0);
-        run_page_outputs(c, RING + slot * CUDA_PAGE_BYTES, x, part);
-        if (++page == RUN_PAGES) return slot;
+    for (int page = 0; page < RUN_PAGES; page++) {
+        const char *from = (const char *)page_acquire(c);
+#pragma unroll
+        for (int half = 0; half < RUN_SHARES; half++) {
+            const struct kv_lane row = lane_in_page(from + half * SHARE_BYTES, value_row(c));
+#pragma unroll
+            for (int i = 0; i < VALUE_PAIRS; i++)
+                share_outputs(weights_of(x->p[half]), load_values(c, &row, i, QN_HEAD_DIM / 8),
+                              part->out[i]);
+        }
         run_turn(x);
         page_release(c);
     }
 }
 
-/* The warp's piece to its parts, the first head's at `to`, by way of the page, which is given back.
- */
-DEV void run_store(struct warp_context *c, const struct attention_item *w, uint32_t n_pieces,
-                   const struct run_part *part, struct operand to, float *page) {
+/* The warp's piece to its parts, the first head's at `to`. */
+DEV void run_store(const struct warp_context *c, const struct attention_item *w, uint32_t n_pieces,
+                   const struct run_part *part, struct operand to) {
     const uint64_t of_head = (uint64_t)n_pieces * STATE_SIZE;
-    const uint32_t n_heads = item_step(w).n_heads, pairs = QN_HEAD_DIM / 2;
 #pragma unroll
     for (int h = 0; h < HEAD_HALVES; h++) {
         const uint32_t m = c->lane / 4 + 8 * h;
-        if (c->lane % 4 == 0 && m < n_heads)
-            operand_put2(operand_from(to, m * of_head), make_float2(part->max[h], part->sum[h]));
-    }
-    __syncwarp(); /* all lanes have read the page */
+        if (m >= item_step(w).n_heads) continue;
+        const struct operand head = operand_from(to, m * of_head);
+        if (c->lane % 4 == 0) operand_put2(head, make_float2(part->max[h], part->sum[h]));
 #pragma unroll
-    for (int span = 0; span < SPANS; span++) share_put(c, span, part->out + 8 * span, page);
-    __syncwarp();
-#pragma unroll 4
-    for (uint32_t i = c->lane; i < n_heads * pairs; i += 32) {
-        const uint32_t m = i / pairs, d = i % pairs * 2;
-        operand_put2(operand_from(to, m * of_head + 2 + d),
-                     *(const float2 *)(page + share_out_at(m, d)));
+        for (int i = 0; i < 2 * VALUE_PAIRS; i++) {
+            const uint32_t d = 8 * i + c->lane % 4 * 2;
+            const float *of = &part->out[i / 2][i % 2][2 * h];
+            if (8 * i < QN_HEAD_DIM)
+                operand_put2(operand_from(head, 2 + d), make_float2(of[0], of[1]));
+        }
     }
-    page_copy_fence_shared(); /* bulk copies will write where these lanes did */
-    page_release(c);
 }
 
 /* Void pages of a warp without a piece. */
@@ -167,16 +164,16 @@ DEV void run_pieces(struct warp_context *c, const struct cuda_task *task,
         return;
     }
     const struct operand parts = operand_of(task->out, task, CUDA_OUT_FLAGGED);
+    const uint64_t first = decode_head(w, 0) * n_pieces + w->piece + piece;
     struct attention_rows rows;
-    struct run_shares x = {};
+    struct run_scores scores = {};
+    struct run_probs probs;
     struct run_part part;
     item_queries(c, w, 0, item_step(w).n_heads, &rows);
-    run_scores(c, &rows, (w->piece + piece) * ATTENTION_PIECE, &x);
-    run_factors(&x, &part);
-    const uint32_t slot = run_outputs(c, &x, &part);
-    const uint64_t first = decode_head(w, 0) * n_pieces + w->piece + piece;
-    run_store(c, w, n_pieces, &part, operand_from(parts, first * STATE_SIZE),
-              (float *)(RING + slot * CUDA_PAGE_BYTES));
+    run_keys(c, &rows, &scores);
+    run_softmax(&scores, &probs, &part);
+    run_values(c, &probs, &part);
+    run_store(c, w, n_pieces, &part, operand_from(parts, first * STATE_SIZE));
 }
 
 /* Goes on to the item after the run, after a barrier: no warp reads its queries any more. Whether

@@ -6,9 +6,9 @@
  * compute warps are two teams, with an item each, and meet when both are done:
  *
  *   before the event   the team's first item, what turns the warp's heads
- *   then, per two      heads, their elements asked for at once ─ barrier of the team ─ two shares a
- * warp, side by side, outputs left in their pages ─ barrier of the team ─ each thread has some
- * columns of a head, adds up shares in order ─ barrier ─ the pages are given back
+ *   then, per two      heads, their elements asked for at once ─ barrier of the team ─ scores of
+ * two shares a warp, side by side ─ barrier of the team ─ their probabilities ─ barrier of the team
+ * ─ a quarter of the values' columns a warp, shares in order ─ barrier ─ the pages are given back
  *
  * The same numbers as attention_decode.cuh.
  *
@@ -29,13 +29,12 @@ enum {
     TEAM_PLACES = SUB_HEADS + 2,
     TEAM_HEADS = (TEAM_PLACES + TEAM_WARPS - 1) / TEAM_WARPS, /* of a warp */
     TEAM_SHARES = WARPS / TEAM_WARPS,
-    TEAM_PAIRS = (SUB_HEADS * QN_HEAD_DIM / 2 + TEAM_THREADS - 1) / TEAM_THREADS,
 };
 
 /* Whether it can run: each team needs an item's pages, and a place for its heads. */
 #define HAS_TEAMS                                                                                  \
-    (SHARE_PAGES == 1 && RING_DEPTH >= TEAMS && TEAM_HEADS <= 3 &&                                 \
-     DECODE_HEADS + TEAMS * TEAM_PLACES * QN_HEAD_DIM * 2 <= SCRATCH_BYTES)
+    (SHARE_PAGES == 1 && DECODE_BATCH >= TEAMS && TEAM_HEADS <= 3 &&                               \
+     DECODE_HEADS + (TEAMS * TEAM_PLACES + 7) / 8 * 8 * KV_ROW <= SCRATCH_BYTES)
 
 /* Whether such a task is one for teams. */
 DEV bool team_takes(const struct cuda_task *task) {
@@ -65,15 +64,25 @@ DEV struct attention_item team_item(const struct cuda_task *task, uint32_t numbe
     return w;
 }
 
+/* Where a share of the team's item lies: the page of another warp. Waits until it has come. */
+DEV char *team_page(const struct warp_context *c, const struct team *f, uint32_t share) {
+    const uint32_t warp = (share + c->turn) % WARPS;
+    const uint32_t count = page_after(page_of_warp(c, warp), f->number);
+    const uint32_t slot = page_slot(warp, count);
+    barrier_wait_acquire_cta(&SHARED->page_full[slot], page_parity(count));
+    return RING + slot * CUDA_PAGE_BYTES;
+}
+
 struct team_heads {
     struct item_head head[TEAM_HEADS];
 };
 DEV struct team_heads team_heads_of(const struct warp_context *c, const struct team *f,
                                     const struct cuda_task *task, const struct attention_item *w) {
     struct team_heads h;
+    char *page = team_page(c, f, (w->hi - 1) / SHARE_POSITIONS);
 #pragma unroll
     for (int n = 0; n < TEAM_HEADS; n++)
-        h.head[n] = item_head_alone(c, task, w, true, f->warp + n * TEAM_WARPS);
+        h.head[n] = item_head_alone(c, task, w, true, f->warp + n * TEAM_WARPS, f->heads, page);
     return h;
 }
 
@@ -97,80 +106,54 @@ DEV void team_heads_make(const struct warp_context *c, const struct team *f,
     operand_load_all(operand_of(task->in, task, CUDA_IN_FLAGGED), from, v);
 #pragma unroll
     for (int n = 0; n < TEAM_HEADS; n++)
-        if (h->head[n].there)
-            head_put(c, &h->head[n], f->heads, v + n * EACH, v + n * EACH + LANE_PAIRS);
+        if (h->head[n].there) head_put(c, &h->head[n], v + n * EACH, v + n * EACH + LANE_PAIRS);
 }
 
-/* Zeros for the values of positions from the share's number n on: see share_clear. */
-DEV void team_clear(const struct warp_context *c, uint32_t n, struct share_kv *x) {
-#pragma unroll
-    for (int i = 0; i < SPANS; i++)
-#pragma unroll
-        for (int v = 0; v < 4; v++)
-            if (share_value_row(c, v) >= n) x->v[i][v] = make_uint4(0, 0, 0, 0);
-}
-
-/* Where a share of the team's item lies: a page of another warp. */
-struct team_page {
-    uint32_t slot, parity;
-};
-DEV struct team_page team_page_of(const struct warp_context *c, const struct team *f,
-                                  uint32_t share) {
-    const uint32_t warp = (share + c->turn) % WARPS;
-    const uint32_t count = page_after(page_of_warp(c, warp), f->number);
-    return {page_slot(warp, count), page_parity(count)};
-}
-
-/* The warp's shares of the team's item. */
-DEV void team_attend(const struct warp_context *c, const struct team *f,
-                     const struct attention_item *w) {
-    const struct attention_step s = item_step(w);
+/* Scores of the warp's shares of the team's item, and the rows' largest. */
+DEV void team_scores(const struct warp_context *c, const struct team *f,
+                     const struct attention_item *w, float p[TEAM_SHARES][2][4]) {
     struct attention_rows rows;
-    struct share_at at[TEAM_SHARES];
-    float p[TEAM_SHARES][2][4];
-    item_queries(c, w, f->heads, s.n_heads, &rows);
+    item_queries(c, w, f->heads, item_step(w).n_heads, &rows);
 #pragma unroll
     for (int i = 0; i < TEAM_SHARES; i++) {
         const uint32_t share = f->warp + i * TEAM_WARPS, first = SHARE_POSITIONS * share;
-        const struct team_page where = team_page_of(c, f, share);
-        const char *page = RING + where.slot * CUDA_PAGE_BYTES;
-        barrier_wait_acquire_cta(&SHARED->page_full[where.slot], where.parity);
-        at[i] = share_at_of(c, page, page + SHARE_BYTES);
-        decode_at_fresh(c, w->hi - 1, w->hi, first, f->heads + s.n_heads, &at[i]);
-        uint4 k[2][PAIRS];
-        share_keys(c, at[i].k, k);
-        piece_scores(&rows, k, p[i]);
+        char *page = team_page(c, f, share);
+        struct held_keys x;
+        decode_clear(c, w, page + SHARE_BYTES, first);
+        x.there = false;
+        decode_scores(c, &rows, page, first, &x, p[i]);
     }
 #pragma unroll
-    for (int i = 0; i < TEAM_SHARES; i++) {
-        const uint32_t share = f->warp + i * TEAM_WARPS, first = SHARE_POSITIONS * share;
-        const uint32_t slot = team_page_of(c, f, share).slot;
-        const bool there = item_sees(w, first);
-        float max[2], sum[2];
-        struct share_kv x;
-        piece_softmax<HEAD_HALVES>(c, &rows, first, p[i], max, sum);
-        share_values(c, at[i].v, x.v);
-        team_clear(c, there ? w->hi - first : 0, &x);
-        __syncwarp(); /* all lanes have read the page */
-        share_outputs(c, x.v, p[i], (float *)(RING + slot * CUDA_PAGE_BYTES));
-        decode_put(c, max, sum, f->number, share, slot);
-    }
+    for (int i = 0; i < TEAM_SHARES; i++)
+        piece_put_most(c, decode_shares(f->number), f->warp + i * TEAM_WARPS, p[i]);
 }
 
-/* The output of an item, from its shares. */
-DEV void team_store(const struct team *f, const struct cuda_task *task,
-                    const struct attention_item *w) {
-    const struct attention_step s = item_step(w);
+/* The output of the team's item. */
+DEV void team_attend(const struct warp_context *c, const struct team *f,
+                     const struct cuda_task *task, const struct attention_item *w) {
+    struct piece_shares *x = decode_shares(f->number);
+    constexpr int pairs = decode_columns<TEAM_WARPS>::PAIRS_OF;
+    struct decode_columns<TEAM_WARPS> y = {};
+    float p[TEAM_SHARES][2][4];
+    team_scores(c, f, w, p);
+    barrier_sync_team<TEAM_THREADS>(f->number);
+    piece_most(c, x, y.max);
 #pragma unroll
-    for (int u = 0; u < TEAM_PAIRS; u++) {
-        const uint32_t i = f->thread + u * TEAM_THREADS;
-        const uint32_t m = i / (QN_HEAD_DIM / 2), d = i % (QN_HEAD_DIM / 2) * 2;
-        if (m >= s.n_heads) continue;
-        const struct decode_piece piece = decode_piece_of(f->number, m, d);
-        struct decode_state y = {};
-        decode_merge(&piece, &y);
-        decode_output(task, decode_head(w, m), d, &y);
+    for (int i = 0; i < TEAM_SHARES; i++)
+        piece_put_probs(c, x, f->warp + i * TEAM_WARPS, y.max, p[i]);
+    barrier_sync_team<TEAM_THREADS>(f->number);
+#pragma unroll
+    for (int s = 0; s < WARPS; s++) {
+        const uint4 weights = weights_of(x->probs[s][c->lane]);
+#pragma unroll
+        for (int i = 0; i < pairs; i++)
+            share_outputs(
+                weights,
+                decode_value(c, s, f->number, decode_value_at(c, f->warp + TEAM_WARPS * i)),
+                y.out[i]);
     }
+    decode_sums<TEAM_WARPS>(c, x, &y);
+    decode_store<TEAM_WARPS>(c, task, w, f->warp, &y);
 }
 
 DEV bool run_attention_teams(struct warp_context *c, const struct cuda_task *task) {
@@ -193,10 +176,12 @@ DEV bool run_attention_teams(struct warp_context *c, const struct cuda_task *tas
         if (mine) {
             team_heads_make(c, &f, task, &w, &h);
             barrier_sync_team<TEAM_THREADS>(f.number);
-            team_attend(c, &f, &w);
-            barrier_sync_team<TEAM_THREADS>(f.number);
-            team_store(&f, task, &w);
-            if (f.warp == TEAM_WARPS - 1) heads_keep(c, task, &w, f.heads);
+            team_attend(c, &f, task, &w);
+            if (f.warp == TEAM_WARPS - 1) {
+                const char *page = team_page(c, &f, (w.hi - 1) / SHARE_POSITIONS);
+                const char *line = page + kv_row_at((w.hi - 1) % SHARE_POSITIONS);
+                heads_keep(c, task, &w, line, line + SHARE_BYTES);
+            }
         }
         if (n_items > 0) decode_release(c, min(n_items - i, (uint32_t)TEAMS));
     }

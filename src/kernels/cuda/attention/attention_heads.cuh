@@ -1,6 +1,6 @@
 /* attention_heads.cuh - what DECODE makes of the projections: the query heads of an item, and keys
  * and values of the positions that the iteration adds to it. A warp makes a head (norm, RoPE,
- * rounding) into scratch; keys and values lie there as they do in the cache. The row's own ones go
+ * rounding) into scratch; heads lie there as rows of the cache do. The row's own key and value go
  * to the cache, too.
  *
  * Scratch:   DECODE_HEADS   queries [SUB_HEADS][head_dim], then a key and a value for each position
@@ -9,21 +9,21 @@
 #ifndef QN_CUDA_ATTENTION_ATTENTION_HEADS_CUH
 #define QN_CUDA_ATTENTION_ATTENTION_HEADS_CUH
 
-#include "kernels/cuda/attention/attention.cuh"
+#include "kernels/cuda/attention/attention_share.cuh"
 #include "kernels/cuda/attention/qkv.cuh"
 
 enum {
-    DECODE_BATCH = SHARE_PAGES == 1 ? RING_DEPTH : 1, /* pieces at a time (attention_decode.cuh) */
-    DECODE_STATES = DECODE_BATCH * WARPS * 16,        /* maxima, or sums, of a batch */
-    DECODE_SLOTS = 2 * DECODE_STATES * 4,
-    DECODE_HEADS = DECODE_SLOTS + DECODE_BATCH * WARPS * 4,
+    DECODE_MOST = RING_DEPTH < 4 / HEAD_HALVES ? RING_DEPTH : 4 / HEAD_HALVES,
+    DECODE_BATCH = SHARE_PAGES == 1 ? DECODE_MOST : 1, /* pieces at a time (attention_decode.cuh) */
+    DECODE_HEADS = DECODE_BATCH * sizeof(struct piece_shares),
 };
 static_assert(DECODE_HEADS % 16 == 0 &&
-                  DECODE_HEADS + (SUB_HEADS + 2 * STEP_ROWS) * QN_HEAD_DIM * 2 <= SCRATCH_BYTES,
+                  DECODE_HEADS + (SUB_HEADS + 2 * STEP_ROWS + 7) / 8 * 8 * KV_ROW <= SCRATCH_BYTES,
               "the heads of an item of as many rows as there can be");
 
-DEV uint16_t *head_at(uint32_t i) {
-    return (uint16_t *)(SCRATCH + DECODE_HEADS) + i * QN_HEAD_DIM;
+/* The first line of a head. */
+DEV char *head_at(uint32_t i) {
+    return SCRATCH + DECODE_HEADS + kv_row_at(i);
 }
 
 /* What the arithmetic needs to know of an item. */
@@ -55,6 +55,7 @@ DEV uint32_t item_fresh(const struct attention_item *w, uint32_t n) {
 struct item_head {
     uint32_t i, unit;  /* unit: of qkv */
     uint32_t position; /* of a key or a value */
+    char *line;        /* where it goes */
     bool there, is_value;
     struct operand elements;
     struct head_turn turn;
@@ -69,6 +70,7 @@ DEV struct item_head item_head_of(const struct warp_context *c, const struct cud
     const uint32_t at = i - s.n_heads;
     struct item_head h = {};
     h.i = i;
+    h.line = head_at(i);
     h.there = w->left > 0 && i < s.n_heads + 2 * n;
     h.is_value = !is_query && at % 2 != 0;
     h.unit = is_query ? s.head0 + i : QN_N_HEADS + s.kv_head + (h.is_value ? QN_N_KV_HEADS : 0);
@@ -82,12 +84,17 @@ DEV struct item_head item_head_of(const struct warp_context *c, const struct cud
     return h;
 }
 
-/* The same of an item of a row without others before it: its own position is fresh, if any. */
+/* The same of an item of a row without others before it: its own position is fresh, if any. first:
+ * the item's first head in scratch; page: where its key goes, and its value SHARE_BYTES further. */
 DEV struct item_head item_head_alone(const struct warp_context *c, const struct cuda_task *task,
-                                     const struct attention_item *w, bool fresh, uint32_t i) {
+                                     const struct attention_item *w, bool fresh, uint32_t i,
+                                     uint32_t first, char *page) {
     const struct attention_step s = item_step(w);
     struct item_head h = {};
     h.i = i;
+    h.line = head_at(first + i);
+    if (SHARE_PAGES == 1 && i >= s.n_heads)
+        h.line = page + (i - s.n_heads) * SHARE_BYTES + kv_row_at((w->hi - 1) % SHARE_POSITIONS);
     h.there = w->left > 0 && i < s.n_heads + (fresh ? 2 : 0);
     h.is_value = i == s.n_heads + 1;
     h.unit =
@@ -101,17 +108,15 @@ DEV struct item_head item_head_alone(const struct warp_context *c, const struct 
     return h;
 }
 
-/* A head's elements, normed and turned, into scratch, the item's heads from number `first` on: a
- * has the first ones of the lane's pairs, b the second. Queries lie as keys do: head i is read
- * beside the next. */
-DEV void head_put(const struct warp_context *c, const struct item_head *h, uint32_t first, float *a,
-                  float *b) {
+/* A head's elements, normed and turned, to where it goes: a has the first ones of the lane's pairs,
+ * b the second. Queries lie as keys do: head i is read beside the next. */
+DEV void head_put(const struct warp_context *c, const struct item_head *h, float *a, float *b) {
     head_turn_apply(c, &h->turn, h->is_value, a, b);
     const uint32_t place = h->unit < QN_N_HEADS ? h->i : h->position;
 #pragma unroll
     for (int u = 0; u < LANE_PAIRS; u++)
         if (c->lane + 32 * u < HALF_DIM)
-            kv_store(head_at(first + h->i), h->is_value, place, c->lane + 32 * u, a[u], b[u]);
+            kv_store(h->line, KV_PLANE, place, c->lane + 32 * u, a[u], b[u]);
 }
 
 DEV void head_make(const struct warp_context *c, const struct item_head *h) {
@@ -123,7 +128,7 @@ DEV void head_make(const struct warp_context *c, const struct item_head *h) {
         at[LANE_PAIRS + u] = at[u] + HALF_DIM;
     }
     operand_load_all(h->elements, at, v);
-    head_put(c, h, 0, v, v + LANE_PAIRS);
+    head_put(c, h, v, v + LANE_PAIRS);
 }
 
 /* Heads of an item that are to be made: numbers [from, end). */
@@ -131,39 +136,40 @@ struct heads_range {
     uint32_t from, end;
 };
 
-/* The row's own key and value, the first of those that scratch has, into the cache; by one warp. Of
- * the steps of a KV head the first one does it. first: number in scratch of the item's heads. */
+/* The row's own key and value into the cache; by one warp. Of the steps of a KV head the first one
+ * does it. key, value: where they are. */
 DEV void heads_keep(const struct warp_context *c, const struct cuda_task *task,
-                    const struct attention_item *w, uint32_t first) {
+                    const struct attention_item *w, const char *key, const char *value) {
     if (SUBS > 1 && w->head % SUBS != 0) return;
-    uint16_t *to = (uint16_t *)task->more + (uint64_t)row_kv_row(SHARED, w->row) * QN_HEAD_DIM +
-                   (uint64_t)(w->head / SUBS) * KV_HEAD_STRIDE;
+    const uint16_t *row = (const uint16_t *)task->more +
+                          (uint64_t)row_kv_row(SHARED, w->row) * QN_HEAD_DIM +
+                          (uint64_t)(w->head / SUBS) * KV_HEAD_STRIDE;
+    char *to = kv_line(row, w->hi - 1);
 #pragma unroll 1
     for (uint32_t i = c->lane; i < 2 * (QN_HEAD_DIM / 8); i += 32) {
-        const uint32_t value = i / (QN_HEAD_DIM / 8), chunk = i % (QN_HEAD_DIM / 8);
-        *(uint4 *)(to + value * KV_VALUE_STRIDE + 8 * chunk) =
-            *(const uint4 *)(head_at(first + item_step(w).n_heads + value) + 8 * chunk);
+        const uint32_t is_value = i / (QN_HEAD_DIM / 8), chunk = i % (QN_HEAD_DIM / 8);
+        const uint32_t at = chunk / 8 * KV_PLANE + chunk % 8 * 16;
+        *(uint4 *)(to + is_value * (KV_VALUE_STRIDE * 2) + at) =
+            *(const uint4 *)((is_value ? value : key) + at);
     }
 }
 
 /* The query rows of an item, from scratch, the first of them head number `first`. */
 DEV void item_queries(const struct warp_context *c, const struct attention_item *w, uint32_t first,
                       uint32_t n_heads, struct attention_rows *r) {
-    uint32_t head[2];
+    struct kv_lane row[2];
 #pragma unroll
     for (int h = 0; h < HEAD_HALVES; h++) {
-        head[h] = min(c->lane / 4 + 8 * h, n_heads - 1);
+        const uint32_t head = min(c->lane % 8 + 8 * h, n_heads - 1);
+        row[h] = lane_of(head_at(first + head), head);
         r->lo[h] = w->lo;
         r->hi[h] = w->hi;
     }
 #pragma unroll
     for (int i = 0; i < PAIRS; i++) {
-        const uint32_t d = 32 * i + c->lane % 4 * 8;
         uint4 v[2] = {};
 #pragma unroll
-        for (int h = 0; h < HEAD_HALVES; h++)
-            if (QN_HEAD_DIM % 32 == 0 || d < QN_HEAD_DIM)
-                v[h] = *(const uint4 *)(head_at(first + head[h]) + key_at(head[h], d));
+        for (int h = 0; h < HEAD_HALVES; h++) v[h] = load_keys(c, &row[h], i);
         r->q[2 * i] = make_uint4(v[0].x, v[1].x, v[0].y, v[1].y);
         r->q[2 * i + 1] = make_uint4(v[0].z, v[1].z, v[0].w, v[1].w);
     }

@@ -225,7 +225,61 @@ DEV void latent_queries(const struct warp_context *c, const struct cuda_task *ta
 
 /* ---- a part's products ---- */
 
-/* The lane's position of 16 for a score's column, as share_key_row has it. */
+/* Scores of a share to probabilities against its own maximum. */
+DEV void latent_softmax(const struct warp_context *c, const struct latent_item *w, uint32_t first,
+                        float p[2][4], float max[2], float all[2]) {
+    const float scale = __uint_as_float(QN_SCALE_BITS);
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        float most = -INFINITY, sum = 0;
+#pragma unroll
+        for (int u = 0; u < 2; u++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                uint32_t position = first + c->lane % 4 * 4 + 2 * u + e;
+                bool visible = position >= w->lo && position < w->hi;
+                p[u][e + 2 * h] = visible ? __fmul_rn(p[u][e + 2 * h], scale) : -INFINITY;
+                most = fmaxf(most, p[u][e + 2 * h]);
+            }
+        most = quad_most(most);
+        const float base = most == -INFINITY ? 0 : most;
+#pragma unroll
+        for (int u = 0; u < 2; u++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                p[u][e + 2 * h] = exp_fast(__fadd_rn(p[u][e + 2 * h], -base));
+                sum += p[u][e + 2 * h];
+            }
+        max[h] = most;
+        all[h] = quad_sum(sum);
+    }
+}
+
+/* out = probabilities times column i of a span of v. A lane loads 16 bytes of its four positions;
+ * which half of which word belongs to which mma column is sorted out with byte permutes. */
+DEV void latent_column(uint4 weights, const uint4 v[4], int i, float out[4]) {
+    uint32_t w[4];
+#pragma unroll
+    for (int n = 0; n < 4; n++)
+        w[n] = i / 2 == 0 ? v[n].x : i / 2 == 1 ? v[n].y : i / 2 == 2 ? v[n].z : v[n].w;
+    out[0] = out[1] = out[2] = out[3] = 0;
+    if (i % 2 == 0)
+        mma_16x8x16<KV_E>(out, weights, pair_low(w[0], w[1]), pair_low(w[2], w[3]));
+    else
+        mma_16x8x16<KV_E>(out, weights, pair_high(w[0], w[1]), pair_high(w[2], w[3]));
+}
+
+/* A share's value times its factor onto those of the shares before. */
+DEV float latent_add(float sum, float value, float factor) {
+    return fmaf(value, factor, sum);
+}
+
+DEV float latent_factor(float max, float most) {
+    return max == -INFINITY ? 0 : exp_fast(max - most);
+}
+
+/* The lane's position of 16 for a score's column: its scores of 16 are of four positions that
+ * follow each other. */
 DEV uint32_t latent_key_row(const struct warp_context *c, int u) {
     return c->lane / 8 * 4 + 2 * u + c->lane / 4 % 2;
 }
@@ -258,11 +312,8 @@ DEV void latent_scores(const struct warp_context *c, const struct latent_item *w
 #pragma unroll
         for (int e = 0; e < 4; e++)
             p[u][e] = (chain[0][u][e] + chain[1][u][e]) + (chain[2][u][e] + chain[3][u][e]);
-    struct attention_rows rows;
-    rows.lo[0] = rows.lo[1] = w->lo;
-    rows.hi[0] = rows.hi[1] = w->hi;
-    piece_softmax<2>(c, &rows, first + share * SHARE_POSITIONS, p, max, sum);
-    latent_probs(share)[c->lane] = piece_weights<2>(p);
+    latent_softmax(c, w, first + share * SHARE_POSITIONS, p, max, sum);
+    latent_probs(share)[c->lane] = share_weights<2>(p);
     if (c->lane % 4 != 0) return;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -295,7 +346,7 @@ DEV void latent_factors(const struct warp_context *c, uint32_t share, const floa
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const uint32_t row = c->lane / 4 + 8 * h;
-        factor[h] = warp_factor(latent_max(share)[row], max[h]);
+        factor[h] = latent_factor(latent_max(share)[row], max[h]);
         sum[h] = fmaf(latent_all(share)[row], factor[h], sum[h]);
     }
 }
@@ -328,10 +379,10 @@ DEV void latent_outputs(const struct warp_context *c, const struct latent_item *
 #pragma unroll
             for (int i = 0; i < 8; i++) {
                 float of[4];
-                piece_column(weights, v, i, of);
+                latent_column(weights, v, i, of);
 #pragma unroll
                 for (int e = 0; e < 4; e++)
-                    y->out[n][i][e] = share_add(y->out[n][i][e], of[e], factor[e / 2]);
+                    y->out[n][i][e] = latent_add(y->out[n][i][e], of[e], factor[e / 2]);
             }
         }
     }
@@ -385,10 +436,10 @@ DEV void quarter_outputs(const struct warp_context *c, const struct latent_item 
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             float of[4];
-            piece_column(weights, v, i, of);
+            latent_column(weights, v, i, of);
 #pragma unroll
             for (int e = 0; e < 4; e++)
-                y->out[i][e] = share_add(y->out[i][e], of[e], factor[e / 2]);
+                y->out[i][e] = latent_add(y->out[i][e], of[e], factor[e / 2]);
         }
     }
 }

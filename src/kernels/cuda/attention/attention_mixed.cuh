@@ -1,17 +1,16 @@
 /* attention_mixed.cuh - MIXED: ATTENTION of rows that are too few for PREFILL, or of many requests:
  * whole contexts, a step at a time, two warps on each.
  *
- * Of a unit's keys (attention_mixed_parts.cuh) the two warps take every other share: scores,
- * probabilities. Those go to scratch, and after a barrier of the two each has half of the columns
- * of the values, of all positions, and what has been added up so far in registers. So warps
- * exchange probabilities, not outputs, and a block works on four steps at a time.
+ * Of a unit's keys (attention_mixed_parts.cuh) the two warps take every other share and keep the
+ * scores. They tell each other the largest, then probabilities, by way of scratch, and each has
+ * half of the columns of the values, of all positions, and what has been added up so far in
+ * registers. A block works on four steps at a time.
  *
  * Bytes: 2 * ATTENTION_PIECE * head_dim * 2 a unit.
  *
  * Scratch:   0            struct steps_unit[STEPS_UNITS] of each warp
  *            LISTS_AT     struct steps_list of each warp
- *            SHARES_AT    of each two warps max[8][16], sum[8][16] of the shares
- *            PROBS_AT     ... probabilities [8][32 lanes]
+ *            SHARES_AT    struct pair_shares of each two warps
  *            FRESH_AT     of each warp a key, and half of a value
  */
 #ifndef QN_CUDA_ATTENTION_ATTENTION_MIXED_CUH
@@ -20,48 +19,24 @@
 #include "kernels/cuda/attention/attention_mixed_parts.cuh"
 #include "kernels/cuda/matmul/matmul_tile.cuh"
 
-/* A lane's probabilities of a share. */
-#if HEAD_HALVES > 1
-typedef uint4 probs_t;
-#else
-typedef uint2 probs_t;
-#endif
+/* Of a unit that two warps have: the largest score of each's shares in each row; the lanes' sums of
+ * each share and its probabilities. */
+struct pair_shares {
+    float most[2][16], sum[HEAD_HALVES][WARPS][32];
+    probs_t probs[WARPS][32];
+};
 
 enum {
-    SHARES_AT = LISTS_AT + WARPS * sizeof(struct steps_list),
-    PROBS_AT = SHARES_AT + STEPS_PAIRS * 2 * 8 * 16 * 4,
-    FRESH_AT = PROBS_AT + STEPS_PAIRS * 8 * 32 * sizeof(probs_t),
+    SHARES_AT = (LISTS_AT + WARPS * sizeof(struct steps_list) + 15) / 16 * 16,
+    FRESH_AT = SHARES_AT + STEPS_PAIRS * sizeof(struct pair_shares),
     FRESH_BYTES = (QN_HEAD_DIM + HALF_COLUMNS) * 2,
 };
-static_assert(SHARES_AT % 16 == 0 && FRESH_AT + WARPS * FRESH_BYTES <= SCRATCH_BYTES,
-              "attention scratch");
+static_assert(FRESH_AT + WARPS * FRESH_BYTES <= SCRATCH_BYTES, "attention scratch");
 
 /* ---- a unit ---- */
 
-#if HEAD_HALVES > 1
-DEV probs_t probs_of(uint4 weights) {
-    return weights;
-}
-DEV uint4 weights_of(probs_t p) {
-    return p;
-}
-#else
-DEV probs_t probs_of(uint4 weights) {
-    return make_uint2(weights.x, weights.z);
-}
-DEV uint4 weights_of(probs_t p) {
-    return make_uint4(p.x, 0, p.y, 0);
-}
-#endif
-
-/* Of the shares of the warp's unit: maxima and sums [8][16], the lane's probabilities, 32 apart. */
-struct steps_shares {
-    float *max, *sum;
-    probs_t *probs;
-};
-DEV struct steps_shares shares_of(const struct warp_context *c) {
-    float *max = (float *)(SCRATCH + SHARES_AT) + c->warp / 2 * (2 * 8 * 16);
-    return {max, max + 8 * 16, (probs_t *)(SCRATCH + PROBS_AT) + c->warp / 2 * (8 * 32) + c->lane};
+DEV struct pair_shares *shares_of(const struct warp_context *c) {
+    return (struct pair_shares *)(SCRATCH + SHARES_AT) + c->warp / 2;
 }
 
 /* The key of the unit's fresh position, and the warp's half of its value after it. */
@@ -70,29 +45,30 @@ DEV char *fresh_of(const struct warp_context *c) {
 }
 
 /* Asks for them, where the unit has one; the lane's chunks of 16 bytes. */
-enum { FRESH_CHUNKS = (FRESH_BYTES / 16 + 31) / 32 };
+enum { FRESH_CHUNKS = (FRESH_BYTES / 16 + 31) / 32, FRESH_KEY = QN_HEAD_DIM / 8 };
 struct steps_fresh {
     uint4 chunk[FRESH_CHUNKS];
 };
 DEV struct steps_fresh fresh_ask(const struct warp_context *c, const struct cuda_task *task,
                                  const struct steps_unit *unit) {
-    const uint32_t key = QN_HEAD_DIM / 8; /* chunks */
     const struct attention_step *s = &unit->step;
     struct steps_fresh fresh = {};
     if (unit->fresh == ~0u) return fresh;
-    const uint16_t *kv = (const uint16_t *)task->more + (uint64_t)s->kv_head * KV_HEAD_STRIDE +
-                         (uint64_t)row_kv_row(SHARED, s->row0) * QN_HEAD_DIM;
+    const uint16_t *row = (const uint16_t *)task->more + (uint64_t)s->kv_head * KV_HEAD_STRIDE +
+                          (uint64_t)row_kv_row(SHARED, s->row0) * QN_HEAD_DIM;
+    const char *line = kv_line(row, unit->fresh);
 #pragma unroll
     for (int n = 0; n < FRESH_CHUNKS; n++) {
         const uint32_t i = c->lane + 32 * n;
-        const uint32_t column = i < key ? 8 * i : half_of(c) * HALF_COLUMNS + 8 * (i - key);
-        const uint32_t at =
-            i < key ? key_at(unit->fresh, column) : KV_VALUE_STRIDE + value_at(unit->fresh, column);
-        if (i < FRESH_BYTES / 16 && column < QN_HEAD_DIM) fresh.chunk[n] = load_vector_l2(kv + at);
+        const uint32_t chunk = i < FRESH_KEY ? i : half_of(c) * (HALF_COLUMNS / 8) + i - FRESH_KEY;
+        const char *from = line + (i < FRESH_KEY ? 0 : KV_VALUE_STRIDE * 2);
+        if (i < FRESH_BYTES / 16 && chunk < QN_HEAD_DIM / 8)
+            fresh.chunk[n] = load_vector_l2(from + kv_chunk_at(unit->fresh, chunk, KV_PLANE));
     }
     return fresh;
 }
 
+/* They lie in order, not swapped. */
 DEV void fresh_store(const struct warp_context *c, const struct steps_fresh *fresh) {
 #pragma unroll
     for (int n = 0; n < FRESH_CHUNKS; n++)
@@ -100,98 +76,127 @@ DEV void fresh_store(const struct warp_context *c, const struct steps_fresh *fre
             *((uint4 *)fresh_of(c) + c->lane + 32 * n) = fresh->chunk[n];
 }
 
-/* What the lane wants of a part of keys; first: position of its own share. */
-DEV void part_keys(const struct warp_context *c, const struct steps_unit *unit, uint32_t slot,
-                   uint32_t first, uint4 k[2][PAIRS]) {
-    const uint32_t g = c->lane / 4, j = c->lane % 4;
-#pragma unroll
-    for (int u = 0; u < 2; u++) {
-        const uint32_t row = g / 2 * 4 + 2 * u + g % 2;
-        const bool fresh = first + row >= unit->fresh; /* repeated beyond */
-        const char *from = fresh ? fresh_of(c) : RING + slot + row * KEY_ROW;
-        const uint32_t swap = fresh ? 0 : row % 2 * 4;
-#pragma unroll
-        for (int i = 0; i < PAIRS; i++) {
-            k[u][i] = make_uint4(0, 0, 0, 0);
-            if (QN_HEAD_DIM % 32 == 0 || 32 * i + 8 * j < QN_HEAD_DIM)
-                k[u][i] = *(const uint4 *)(from + ((4 * i + j) ^ swap) * 16);
-        }
-    }
+/* The row that the lane names: position number n of the share that begins at `first` and whose rows
+ * are at `share`, `pitch` bytes apart. The fresh one is repeated beyond. */
+DEV struct kv_lane part_row(const struct steps_unit *unit, const char *share, uint32_t pitch,
+                            uint32_t first, uint32_t n, const char *fresh) {
+    if (first + n >= unit->fresh) return {fresh, 128, 0};
+    return {share + n * pitch, 128, n % 8};
 }
 
-/* ... of the values of a share, which is the part's first or second. */
-DEV void part_values(const struct warp_context *c, const struct steps_unit *unit, uint32_t slot,
-                     uint32_t share, uint32_t first, uint4 v[HALF_SPANS][4]) {
-    const uint32_t g = c->lane / 4, j = c->lane % 4;
-#pragma unroll
-    for (int n = 0; n < 4; n++) {
-        const bool fresh = first + 4 * j + n >= unit->fresh;
-        const char *from = fresh ? fresh_of(c) + QN_HEAD_DIM * 2
-                                 : RING + slot + (16 * (share % 2) + 4 * j + n) * VALUE_ROW;
-        const uint32_t swap = fresh ? 0 : 2 * j;
-#pragma unroll
-        for (int s = 0; s < HALF_SPANS; s++) {
-            const uint32_t d = 64 * s + 8 * g;
-            v[s][n] = make_uint4(0, 0, 0, 0);
-            if (HALF_COLUMNS % 64 != 0 && d >= HALF_COLUMNS) continue;
-            v[s][n] = *(const uint4 *)(from + ((8 * s + g) ^ swap) * 16);
-        }
-    }
-}
-
-/* What a warp adds up, of the lane's rows and of its half of the columns, as attention_rows has
- * them: of a step, or of one of its units. */
+/* What a warp adds up, of the lane's rows and of its half of the columns, of a step or of one of
+ * its units: pair of eights number i has columns [16 i, 16 i + 16). */
 struct steps_state {
-    float max[HEAD_HALVES], sum[HEAD_HALVES];
-    float out[8 * HALF_SPANS][2 * HEAD_HALVES];
+    float max[2], sum[2];
+    float out[HALF_PAIRS][2][4];
 };
 
-/* The warp's share of a part of keys: its probabilities, maxima and sums. */
+/* Of the warp's shares the lane's scores, those of the last part last. */
+struct steps_scores {
+    float p[PARTS_OF_A_PIECE][2][2 * HEAD_HALVES];
+};
+
+/* The scores of the warp's share of a part. */
 DEV void part_scores(const struct warp_context *c, const struct steps_unit *unit,
-                     const struct attention_rows *rows, uint32_t slot, uint32_t n) {
-    const struct steps_shares x = shares_of(c);
-    const uint32_t share = 2 * n + half_of(c), first = unit_first(unit, share);
-    if (!unit_sees(unit, first)) return;
-    uint4 k[2][PAIRS];
-    float p[2][4], max[2], sum[2];
-    part_keys(c, unit, slot, first, k);
-    piece_scores(rows, k, p);
-    piece_softmax<HEAD_HALVES>(c, rows, first, p, max, sum);
-    x.probs[32 * share] = probs_of(piece_weights<HEAD_HALVES>(p));
-    if (c->lane % 4 != 0) return;
+                     const struct attention_rows *rows, uint32_t slot, uint32_t n,
+                     struct steps_scores *x) {
+    const uint32_t first = unit_first(unit, 2 * n + half_of(c));
+    float p[2][4];
+    share_unseen(p);
+    if (unit_sees(unit, first)) {
+        const char *keys = RING + slot;
+#pragma unroll
+        for (int u = 0; u < 2; u++) { /* registers are short */
+            const struct kv_lane row =
+                part_row(unit, keys, KEY_ROW, first, key_row(c, u), fresh_of(c));
+            p[u][0] = p[u][1] = p[u][2] = p[u][3] = 0;
+#pragma unroll
+            for (int i = 0; i < PAIRS; i++) {
+                const uint4 k = load_keys(c, &row, i);
+                mma_16x8x16<KV_E>(p[u], rows->q[2 * i], k.x, k.y);
+                mma_16x8x16<KV_E>(p[u], rows->q[2 * i + 1], k.z, k.w);
+            }
+        }
+        share_mask<HEAD_HALVES>(c, rows, first, p);
+    }
+#pragma unroll
+    for (int i = 0; i < PARTS_OF_A_PIECE; i++)
+#pragma unroll
+        for (int u = 0; u < 2; u++)
+#pragma unroll
+            for (int e = 0; e < 2 * HEAD_HALVES; e++)
+                x->p[i][u][e] = i + 1 < PARTS_OF_A_PIECE ? x->p[i + 1][u][e] : p[u][e];
+}
+
+/* The unit's largest scores of the lane's rows, which both warps have made. */
+DEV void unit_most(const struct warp_context *c, const struct steps_scores *x, float most[2]) {
+    struct pair_shares *shares = shares_of(c);
 #pragma unroll
     for (int h = 0; h < HEAD_HALVES; h++) {
-        x.max[share * 16 + c->lane / 4 + 8 * h] = max[h];
-        x.sum[share * 16 + c->lane / 4 + 8 * h] = sum[h];
+        most[h] = -INFINITY;
+#pragma unroll
+        for (int i = 0; i < PARTS_OF_A_PIECE; i++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) most[h] = fmaxf(most[h], x->p[i][e / 2][2 * h + e % 2]);
+        most[h] = quad_most(most[h]);
+        if (c->lane % 4 == 0) shares->most[half_of(c)][c->lane / 4 + 8 * h] = most[h];
+    }
+    barrier_sync_pair(c->warp / 2);
+#pragma unroll
+    for (int h = 0; h < HEAD_HALVES; h++)
+        most[h] = fmaxf(most[h], shares->most[half_of(c) ^ 1][c->lane / 4 + 8 * h]);
+}
+
+/* Probabilities of the unit's parts for both warps; its maxima and sums. */
+DEV void unit_probs(const struct warp_context *c, const struct parts_range *parts,
+                    const struct steps_scores *x, struct steps_state *y) {
+    struct pair_shares *shares = shares_of(c);
+    float most[2] = {}, base[2] = {}, sum[2];
+    unit_most(c, x, most);
+#pragma unroll
+    for (int h = 0; h < HEAD_HALVES; h++) {
+        base[h] = piece_base(most[h]);
+        y->max[h] = piece_max(most[h]);
+    }
+#pragma unroll
+    for (int i = 0; i < PARTS_OF_A_PIECE; i++) {
+        const uint32_t n = parts->end + i - PARTS_OF_A_PIECE, share = 2 * n + half_of(c);
+        float p[2][4] = {};
+        if (parts->end + i < parts->first + PARTS_OF_A_PIECE) continue; /* no such part */
+#pragma unroll
+        for (int u = 0; u < 2; u++)
+#pragma unroll
+            for (int e = 0; e < 2 * HEAD_HALVES; e++) p[u][e] = x->p[i][u][e];
+        share_weigh<HEAD_HALVES>(p, base, sum);
+        shares->probs[share][c->lane] = probs_of(share_weights<HEAD_HALVES>(p));
+#pragma unroll
+        for (int h = 0; h < HEAD_HALVES; h++) shares->sum[h][share][c->lane] = sum[h];
+    }
+    barrier_sync_pair(c->warp / 2);
+#pragma unroll
+    for (int h = 0; h < HEAD_HALVES; h++) {
+        float all = 0;
+#pragma unroll
+        for (uint32_t s = 0; s < WARPS; s++)
+            if (s >= 2 * parts->first && s < 2 * parts->end)
+                all = __fadd_rn(all, shares->sum[h][s][c->lane]);
+        y->sum[h] = quad_sum(all);
     }
 }
 
 /* The outputs of the two shares of a part onto the unit's. */
 DEV void part_outputs(const struct warp_context *c, const struct steps_unit *unit, uint32_t slot,
                       uint32_t n, struct steps_state *y) {
-    const struct steps_shares x = shares_of(c);
 #pragma unroll 1
-    for (uint32_t share = 2 * n; share < 2 * n + 2; share++) {
-        const uint32_t first = unit_first(unit, share);
+    for (uint32_t i = 0; i < 2; i++) {
+        const uint32_t share = 2 * n + i, first = unit_first(unit, share);
         if (!unit_sees(unit, first)) continue;
-        uint4 v[HALF_SPANS][4];
-        float factor[HEAD_HALVES];
-        part_values(c, unit, slot, share, first, v);
-        const uint4 probs = weights_of(x.probs[32 * share]);
+        const uint4 weights = weights_of(shares_of(c)->probs[share][c->lane]);
+        const struct kv_lane row = part_row(unit, RING + slot + i * 16 * VALUE_ROW, VALUE_ROW,
+                                            first, value_row(c), fresh_of(c) + QN_HEAD_DIM * 2);
 #pragma unroll
-        for (int h = 0; h < HEAD_HALVES; h++) {
-            const uint32_t m = share * 16 + c->lane / 4 + 8 * h;
-            factor[h] = warp_factor(x.max[m], y->max[h]);
-            y->sum[h] = fmaf(x.sum[m], factor[h], y->sum[h]);
-        }
-#pragma unroll
-        for (int i = 0; i < 8 * HALF_SPANS; i++) {
-            float of[4];
-            piece_column(probs, v[i / 8], i % 8, of);
-#pragma unroll
-            for (int e = 0; e < 2 * HEAD_HALVES; e++)
-                y->out[i][e] = share_add(y->out[i][e], of[e], factor[e / 2]);
-        }
+        for (int pair = 0; pair < HALF_PAIRS; pair++)
+            share_outputs(weights, load_values(c, &row, pair, HALF_COLUMNS / 8), y->out[pair]);
     }
 }
 
@@ -203,49 +208,32 @@ DEV void step_merge(struct steps_state *step, const struct steps_state *unit) {
         step->sum[h] = merge_value(&of, step->sum[h], unit->sum[h]);
         step->max[h] = of.max;
 #pragma unroll
-        for (int i = 0; i < 8 * HALF_SPANS; i++)
+        for (int i = 0; i < HALF_PAIRS; i++)
 #pragma unroll
-            for (int e = 2 * h; e < 2 * h + 2; e++)
-                step->out[i][e] = merge_value(&of, step->out[i][e], unit->out[i][e]);
+            for (int e = 0; e < 4; e++) {
+                float *to = &step->out[i][e / 2][2 * h + e % 2];
+                *to = merge_value(&of, *to, unit->out[i][e / 2][2 * h + e % 2]);
+            }
     }
 }
 
-/* No share of the unit's keys has been seen yet. Ends with all lanes' stores. */
-DEV void shares_clear(const struct warp_context *c) {
-    const struct steps_shares x = shares_of(c);
-    const uint32_t share = c->lane / 8 * 2 + half_of(c);
-#pragma unroll
-    for (int h = 0; h < HEAD_HALVES; h++) x.max[share * 16 + c->lane % 8 + 8 * h] = -INFINITY;
-    __syncwarp();
-}
-
-/* The step's outputs: of each row and span a lane has 16 columns that follow each other. */
+/* The step's outputs. */
 DEV void steps_store(const struct warp_context *c, const struct cuda_task *task,
                      const struct attention_step *s, const struct steps_state *y) {
     const uint32_t begin = half_of(c) * HALF_COLUMNS;
+    const uint32_t end = min(begin + HALF_COLUMNS, (uint32_t)QN_HEAD_DIM);
 #pragma unroll
     for (int h = 0; h < HEAD_HALVES; h++) {
         const uint32_t m = c->lane / 4 + 8 * h, token = m / SUB_HEADS, head = m % SUB_HEADS;
         if (token >= s->n_tokens || head >= s->n_heads) continue;
         const float inv = reciprocal_fast(y->sum[h]);
-        const uint32_t row = s->row0 + token;
+        const uint64_t at = (uint64_t)(s->row0 + token) * QN_N_HEADS + s->head0 + head;
 #pragma unroll
-        for (int span = 0; span < HALF_SPANS; span++) {
-            const uint32_t d = 64 * span + c->lane % 4 * 16;
-            const uint32_t end = min(QN_HEAD_DIM - begin, (uint32_t)HALF_COLUMNS);
-            float v[16];
-#pragma unroll
-            for (int i = 0; i < 16; i++) v[i] = y->out[8 * span + i % 8][2 * h + i / 8] * inv;
-            if (QN_HEAD_DIM % 32 == 0 && (task->flags & CUDA_OUT_PACKED)) {
-                if (d < end)
-                    packed_store16(task, row, (s->head0 + head) * QN_HEAD_DIM + begin + d, v);
-                continue;
-            }
-#pragma unroll
-            for (int i = 0; i < 16; i += 4)
-                if (d + i < end)
-                    output_store4(task, (uint64_t)row * QN_N_HEADS + s->head0 + head, begin + d + i,
-                                  make_float4(v[i], v[i + 1], v[i + 2], v[i + 3]));
+        for (int i = 0; i < HALF_PAIRS; i++) {
+            const float *lo = &y->out[i][0][2 * h], *hi = &y->out[i][1][2 * h];
+            output_store2x2(task, at, begin + 16 * i + c->lane % 4 * 2, end,
+                            make_float2(lo[0] * inv, lo[1] * inv),
+                            make_float2(hi[0] * inv, hi[1] * inv));
         }
     }
 }
@@ -261,24 +249,22 @@ DEV void steps_run(const struct warp_context *c, const struct cuda_task *task,
         const struct parts_range parts = parts_of(unit);
         const uint32_t n = parts.end - parts.first;
         struct steps_state y = {};
+        struct steps_scores scores;
         struct attention_rows rows;
         const struct steps_fresh fresh = fresh_ask(c, task, unit);
         load_rows<HEAD_HALVES>(c, task, &unit->step, &rows);
         fresh_store(c, &fresh);
         unit_known(c, u + UNITS_AHEAD);
-        shares_clear(c);
+#pragma unroll
+        for (int i = 0; i < PARTS_OF_A_PIECE * 4 * HEAD_HALVES; i++)
+            (&scores.p[0][0][0])[i] = -INFINITY;
 #pragma unroll 1
         for (uint32_t i = 0; i < 2 * n; i++) {
-            if (i == n) {
-                barrier_sync_pair(c->warp / 2);
-#pragma unroll
-                for (int h = 0; h < HEAD_HALVES; h++)
-                    y.max[h] = most_of(shares_of(c).max, c->lane / 4 + 8 * h);
-            }
+            if (i == n) unit_probs(c, &parts, &scores, &y);
             copy_wait<PART_SLOTS - 1>();
             __syncwarp();
             if (i < n)
-                part_scores(c, unit, &rows, slot, parts.first + i);
+                part_scores(c, unit, &rows, slot, parts.first + i, &scores);
             else
                 part_outputs(c, unit, slot, parts.first + i - n, &y);
             __syncwarp(); /* nobody reads the slot any more */

@@ -16,7 +16,7 @@
 #ifndef QN_CUDA_ATTENTION_ATTENTION_MIXED_PARTS_CUH
 #define QN_CUDA_ATTENTION_ATTENTION_MIXED_PARTS_CUH
 
-#include "kernels/cuda/attention/attention.cuh"
+#include "kernels/cuda/attention/attention_share.cuh"
 
 /* A piece of a step. */
 struct steps_unit {
@@ -29,13 +29,14 @@ struct steps_unit {
 enum {
     STEPS_PAIRS = WARPS / 2,
     FEW_TOKENS = SUB_HEADS < 8 ? 8 / SUB_HEADS : 1, /* of a step: half of the rows it could have */
-    STEPS_UNITS = 8,                                /* known at a time */
+    STEPS_UNITS = 8 / HEAD_HALVES,                  /* known at a time */
     LISTS_AT = WARPS * STEPS_UNITS * sizeof(struct steps_unit),
 
     PART_POSITIONS = 32,
     PARTS_OF_A_PIECE = ATTENTION_PIECE / PART_POSITIONS,
     HALF_COLUMNS = (QN_HEAD_DIM / 2 + 7) / 8 * 8, /* of values; the second half may be shorter */
     HALF_SPANS = (HALF_COLUMNS + 63) / 64,
+    HALF_PAIRS = (HALF_COLUMNS + 15) / 16,
     KEY_ROW = (QN_HEAD_DIM + 63) / 64 * 128, /* bytes of a part's rows */
     VALUE_ROW = HALF_SPANS * 128,
     KEYS_BYTES = 16 * KEY_ROW,
@@ -240,65 +241,93 @@ DEV void cursor_enter(const struct warp_context *c, struct parts_cursor *at, uin
     if (at->more) cursor_places(c, at);
 }
 
-/* Asks for the warp's rows of a part, of keys and of values; place: of the lane's position,
- * NOWHERE: it is not wanted. Chunks of 16 bytes are swapped so that no two lanes of a load meet in
- * a bank. */
+/* Where a chunk of a row of a part lies, from the row's begin: swapped, so that no two of eight
+ * rows have it in the same banks. */
+DEV uint32_t part_chunk(uint32_t row, uint32_t chunk) {
+    return chunk / 8 * 128 + (chunk % 8 ^ row % 8) * 16;
+}
+
+/* Asks for the warp's rows of a part, of keys and of values, chunk by chunk. place: of the lane's
+ * position, NOWHERE: it is not wanted; first: the part's position, last: from there on rows are
+ * those of `last`. */
 enum { NOWHERE = ~0u };
-DEV void ask_keys(const struct warp_context *c, const uint16_t *kv, uint32_t place, char *to) {
+DEV void ask_keys(const struct warp_context *c, const uint16_t *kv, uint32_t place, uint32_t first,
+                  uint32_t last, char *to) {
     const uint32_t chunks = QN_HEAD_DIM / 8;
 #pragma unroll 1
     for (uint32_t i = c->lane; i - c->lane < 16 * chunks; i += 32) {
-        const uint32_t row = i / chunks, chunk = i % chunks;
-        const uint32_t from = __shfl_sync(~0u, place, half_of(c) * 16 + row % 16);
+        const uint32_t row = i / chunks, chunk = i % chunks, n = half_of(c) * 16 + row % 16;
+        const uint32_t from = __shfl_sync(~0u, place, n), position = min(first + n, last);
         if (row < 16 && from != NOWHERE)
-            copy16_async(to + row * KEY_ROW + key_chunk_to(row, chunk) * 16,
-                         kv + (uint64_t)from * QN_HEAD_DIM + 8 * chunk);
+            copy16_async(to + row * KEY_ROW + part_chunk(row, chunk),
+                         kv_line(kv + (uint64_t)from * QN_HEAD_DIM, position) +
+                             kv_chunk_at(position, chunk, KV_PLANE));
     }
 }
-DEV void ask_values(const struct warp_context *c, const uint16_t *kv, uint32_t place, char *to) {
-    const uint32_t chunks = HALF_COLUMNS / 8, skip = half_of(c) * HALF_COLUMNS;
+DEV void ask_values(const struct warp_context *c, const uint16_t *kv, uint32_t place,
+                    uint32_t first, uint32_t last, char *to) {
+    const uint32_t chunks = HALF_COLUMNS / 8, skip = half_of(c) * chunks;
 #pragma unroll 1
     for (uint32_t i = c->lane; i - c->lane < 32 * chunks; i += 32) {
         const uint32_t row = i / chunks, chunk = i % chunks;
-        const uint32_t from = __shfl_sync(~0u, place, row);
-        if (from != NOWHERE && skip + 8 * chunk < QN_HEAD_DIM)
-            copy16_async(to + row * VALUE_ROW + (chunk ^ row / 4 % 4 * 2) * 16,
-                         kv + (uint64_t)from * QN_HEAD_DIM + KV_VALUE_STRIDE +
-                             value_at(row, skip + 8 * chunk));
+        const uint32_t from = __shfl_sync(~0u, place, row % 32), position = min(first + row, last);
+        if (from != NOWHERE && skip + chunk < QN_HEAD_DIM / 8)
+            copy16_async(to + row * VALUE_ROW + part_chunk(row, chunk),
+                         kv_line(kv + (uint64_t)from * QN_HEAD_DIM, position) +
+                             KV_VALUE_STRIDE * 2 + kv_chunk_at(position, skip + chunk, KV_PLANE));
     }
 }
 
 /* The same where 16 positions lie one after the other, of the part's first n positions. place: of
- * the lane's position, or the last one there is. */
+ * the lane's position, or the last one there is. A lane has a chunk of every few rows, and its
+ * place in a line of the cache is that in the part, but where a line is cut or not swapped. */
 enum {
     KEY_CHUNKS = QN_HEAD_DIM / 8,
     VALUE_CHUNKS = HALF_COLUMNS / 8,
     ASK_BLOCKS = QN_KV_BLOCK % 16 == 0 && QN_HEAD_DIM >= 32 && 32 % KEY_CHUNKS == 0,
+    HALVES_ARE_LINES = HALF_COLUMNS % 64 == 0,
 };
+/* Copies the lane's chunk of row i of 16. */
+DEV void ask_chunk(const char *from, char *to, uint32_t i, uint32_t chunk) {
+    copy16_once_async(to, from + (KV_SWAPS ? chunk / 8 * KV_PLANE + chunk % 8 * 16
+                                           : kv_chunk_at(i, chunk, KV_PLANE)));
+}
 DEV void ask_key_block(const struct warp_context *c, const uint16_t *kv, uint32_t place, uint32_t n,
                        char *to) {
+    constexpr uint32_t step = 32 / KEY_CHUNKS;
     const uint32_t row = c->lane / KEY_CHUNKS, chunk = c->lane % KEY_CHUNKS;
     const uint32_t first = __shfl_sync(~0u, place, half_of(c) * 16) / 16 * 16;
-    const uint16_t *from = kv + (uint64_t)first * QN_HEAD_DIM + 8 * chunk;
+    const char *from = (const char *)(kv + (uint64_t)first * QN_HEAD_DIM) + row * KV_LINE;
+    to += row * KEY_ROW;
 #pragma unroll
-    for (uint32_t i = row; i - row < 16; i += 32 / KEY_CHUNKS)
-        if (half_of(c) * 16 + i < n)
-            copy16_once_async(to + i * KEY_ROW + key_chunk_to(i, chunk) * 16,
-                              from + i * QN_HEAD_DIM);
+    for (uint32_t i = 0; i < 16; i += step) {
+        const uint32_t in_line =
+            KV_SWAPS ? chunk / 8 * 128 + chunk % 8 * 16 : part_chunk(row + i, chunk);
+        if (half_of(c) * 16 + row + i < n)
+            ask_chunk(from + kv_row_at(i), to + i * KEY_ROW + in_line, row + i, chunk);
+    }
 }
 DEV void ask_value_blocks(const struct warp_context *c, const uint16_t *kv, uint32_t place,
                           uint32_t n, char *to) {
+    constexpr uint32_t step = 32 / VALUE_CHUNKS;
     const uint32_t row = c->lane / VALUE_CHUNKS, chunk = c->lane % VALUE_CHUNKS;
-    const uint32_t column = half_of(c) * HALF_COLUMNS + 8 * chunk;
+    const uint32_t column = half_of(c) * VALUE_CHUNKS + chunk;
+    to += row * VALUE_ROW;
 #pragma unroll
     for (uint32_t block = 0; block < 2; block++, to += 16 * VALUE_ROW) {
         const uint32_t first = __shfl_sync(~0u, place, block * 16) / 16 * 16;
-        const uint16_t *from = kv + KV_VALUE_STRIDE + (uint64_t)first * QN_HEAD_DIM;
+        const char *from = (const char *)(kv + KV_VALUE_STRIDE + (uint64_t)first * QN_HEAD_DIM);
 #pragma unroll
-        for (uint32_t i = row; i - row < 16; i += 32 / VALUE_CHUNKS)
-            if (block * 16 + i < n)
-                copy16_once_async(to + i * VALUE_ROW + (chunk ^ i / 4 * 2) * 16,
-                                  from + i * QN_HEAD_DIM + value_at(i, column));
+        for (uint32_t i = 0; i < 16; i += step) {
+            if (block * 16 + row + i >= n) continue;
+            if (HALVES_ARE_LINES && KV_SWAPS && step <= 8)
+                ask_chunk(from + row * KV_LINE + kv_row_at(i), to + i * VALUE_ROW + chunk * 16,
+                          row + i, column);
+            else
+                copy16_once_async(to + i * VALUE_ROW + part_chunk(row + i, chunk),
+                                  from + kv_row_at(row + i) +
+                                      kv_chunk_at(row + i, column, KV_PLANE));
+        }
     }
 }
 
@@ -323,11 +352,12 @@ DEV void part_ask(const struct warp_context *c, const struct cuda_task *task,
         else
             ask_key_block(c, kv, place, old, to);
     } else {
+        const uint32_t first = part_first(unit, n), last = unit->step.hi - 1;
         if (part_position(c, unit, n) == unit->fresh) place = NOWHERE;
         if (values)
-            ask_values(c, kv, place, to);
+            ask_values(c, kv, place, first, last, to);
         else
-            ask_keys(c, kv, place, to);
+            ask_keys(c, kv, place, first, last, to);
     }
     at->slot = slot_next(at->pages, slot);
     at->part++;

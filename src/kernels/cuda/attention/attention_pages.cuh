@@ -80,6 +80,28 @@ DEV const uint16_t *pages_at(const struct run_blocks *blocks, const uint16_t *kv
     return kv + (uint64_t)block * (2 * KV_VALUE_STRIDE) + at % BLOCK_POSITIONS * QN_HEAD_DIM;
 }
 
+#if HAS_BULK_COPIES
+/* The page of a share of whose last eight positions not all are there, where rows of eight lie by
+ * 64 columns: other blocks may store the others now. */
+DEV void pages_part(const uint16_t *k, uint32_t n, char *to, uint64_t *full) {
+    const uint32_t whole = n / 8 * 8 * KV_ROW, rest = n % 8 * KV_LINE;
+    copies_begin(full, 2 * n * KV_ROW);
+#pragma unroll 1
+    for (uint32_t value = 0; value < 2; value++) {
+        const char *from = (const char *)(k + value * KV_VALUE_STRIDE);
+        char *at = to + value * SHARE_BYTES;
+        if (whole > 0) copies_one_evict_first(at, from, whole, full);
+#pragma unroll 1
+        for (uint32_t plane = 0; plane < KV_ROW / KV_LINE; plane++)
+            copies_one_evict_first(at + whole + plane * KV_PLANE, from + whole + plane * KV_PLANE,
+                                   rest, full);
+    }
+    copies_end(full);
+}
+#else
+DEV void pages_part(const uint16_t *, uint32_t, char *, uint64_t *) {}
+#endif
+
 /* Pages of an item. */
 #define ITEM_PAGES (SHARE_PAGES * WARPS)
 
@@ -98,7 +120,9 @@ DEV bool pages_item(struct loader *l, const uint16_t *kv, const struct share_pla
         uint64_t *full = &SHARED->page_full[slot];
         char *to = RING + slot * CUDA_PAGE_BYTES;
         if (mine < now && n > 0) {
-            if (SHARE_PAGES == 1)
+            if (KV_APART && n % 8 != 0)
+                pages_part(k, n, to, full);
+            else if (SHARE_PAGES == 1)
                 page_copy_two_evict_first(to, SHARE_BYTES, k, k + KV_VALUE_STRIDE, bytes, full,
                                           l->lane);
             else

@@ -1,21 +1,12 @@
 /* attention_prefill.cuh - PREFILL: ATTENTION of many rows, a warp per step, all warps on one KV
  * head. Heads of more than 128 columns have MIXED instead (cuda_rows_fit).
  *
- * The sums are those of attention.cuh: 16 positions at a time against their own maximum, eight such
- * parts of a piece merged in order, pieces merged in order. There a piece's parts belong to eight
- * warps; here one warp takes them one after the other for its own 16 query rows, so that a piece of
- * keys and values, once in shared memory, serves 128 query rows.
+ * The sums are those of attention.cuh. There a piece's shares belong to eight warps; here a warp
+ * takes them one after the other for its own 16 query rows, so that a piece of keys and values,
+ * once in shared memory, serves 128 query rows.
  *
  * Bytes: a piece of one KV head, 4 * ATTENTION_PIECE * head_dim, once per eight steps; operations:
  * 4 * ATTENTION_PIECE * head_dim per query row.
- *
- * Shared memory (a lease, matmul_tile.cuh):
- *
- *   0            per warp: q [2 * PAIRS][32 lanes] and probabilities [8 parts][32 lanes], 16 bytes
- *                each, maxima and sums of the parts [8][16 rows] each, if registers do not have
- * them
- *   + WARPS *    keys and values of one or two pieces, as mma.sync or wgmma wants them
- *   ROW_WORK
  */
 #ifndef QN_CUDA_ATTENTION_ATTENTION_PREFILL_CUH
 #define QN_CUDA_ATTENTION_ATTENTION_PREFILL_CUH

@@ -1,7 +1,9 @@
 /* attention_prefill_mma.cuh - ATTENTION of many rows by mma.sync: a warp per step, by itself.
  *
- * Shared memory: see attention_prefill.cuh. A piece is keys, then values: ATTENTION_PIECE rows of
- * ROW_BYTES, chunks of 16 bytes that are swapped so that no two lanes of a load meet in a bank.
+ * Shared memory, a lease: of each warp its queries [2 * PAIRS][32 lanes] and probabilities [8
+ * shares][32 lanes], 16 bytes each, at last its outputs; then one or two pieces. A piece is keys,
+ * then values: ATTENTION_PIECE rows of ROW_BYTES, whose chunks of 16 bytes are swapped so that no
+ * two of eight rows have one in the same banks.
  */
 #ifndef QN_CUDA_ATTENTION_ATTENTION_PREFILL_MMA_CUH
 #define QN_CUDA_ATTENTION_ATTENTION_PREFILL_MMA_CUH
@@ -9,6 +11,19 @@
 #include "kernels/cuda/attention/attention_prefill_state.cuh"
 
 #if !ROWS_BY_WGMMA
+
+/* A warp's own memory. */
+struct rows_work {
+    uint4 *q, *p; /* this lane's; 32 apart */
+};
+
+DEV struct rows_work rows_work_of(const struct warp_context *c) {
+    char *at = shared_memory + c->warp * ROW_WORK;
+    struct rows_work w;
+    w.q = (uint4 *)at + c->lane;
+    w.p = w.q + 2 * PAIRS * 32;
+    return w;
+}
 
 #define ROW_BYTES   cuda_rows_pitch(QN_HEAD_DIM)
 #define ROW_PIECE   cuda_rows_piece(QN_HEAD_DIM)
@@ -105,12 +120,14 @@ DEV void rows_ask(const struct warp_context *c, const struct rows_ring *, uint32
 #pragma unroll 2
         for (uint32_t i = c->lane; i < (16 * chunks + 31) / 32 * 32; i += 32) {
             const uint32_t row = i / chunks % 16, chunk = i % chunks;
-            const uint16_t *from =
-                (const uint16_t *)SHARED->pieces.kv + __shfl_sync(~0u, offset, row) + 8 * chunk;
+            const uint32_t position = min(first + row, s.hi - 1);
+            const uint16_t *line =
+                (const uint16_t *)SHARED->pieces.kv + __shfl_sync(~0u, offset, row);
+            const char *from = (const char *)line + kv_chunk_at(position, chunk, KV_PLANE);
+            const uint32_t to = row * ROW_BYTES + chunk / 8 * 128 + (chunk % 8 ^ row % 8) * 16;
             if (i >= 16 * chunks) continue;
-            copy16_async(keys + row * ROW_BYTES + key_chunk_to(row, chunk) * 16, from);
-            copy16_async(values + row * ROW_BYTES + value_chunk_to(row, chunk) * 16,
-                         from + KV_VALUE_STRIDE);
+            copy16_async(keys + to, from);
+            copy16_async(values + to, from + KV_VALUE_STRIDE * 2);
         }
     }
     copy_commit();
@@ -128,184 +145,88 @@ DEV void rows_await(const struct warp_context *c, struct rows_ring *, uint32_t p
 
 #endif
 
-/* Where in a part's keys and values a lane begins; all else that it reads is a constant further,
- * for all that chunks are swapped: what is flipped of a key's chunk number says only whether it
- * begins with the first or the second four of eight chunks. (As a number for each of its reads they
- * were in local memory.) */
-struct rows_lane {
-    uint32_t key[2], value; /* key: of even fours of chunks, of odd ones */
-};
-DEV struct rows_lane rows_lane_of(const struct warp_context *c) {
-    const uint32_t g = c->lane / 4, j = c->lane % 4;
-    const uint32_t row = (g / 2 * 4 + g % 2) * ROW_BYTES + j * 16, swap = g % 2 * 64;
-    return {{row + swap, row + 64 - swap}, 4 * j * ROW_BYTES + (g ^ 2 * j) * 16};
-}
-
-enum { ROW_PARTS_AT_ONCE = 4 }; /* whose scores are made together */
-
-/* Their scores, as piece_scores; keys: of their positions. */
-DEV void rows_scores(const struct warp_context *c, const struct rows_work *w,
-                     const struct rows_lane *at, const char *keys,
-                     float p[ROW_PARTS_AT_ONCE][2][4]) {
-    const uint32_t j = c->lane % 4;
-#pragma unroll
-    for (int u = 0; u < 2 * ROW_PARTS_AT_ONCE; u++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) p[u / 2][u % 2][e] = 0;
-#pragma unroll
-    for (int i = 0; i < PAIRS; i++) {
-        const uint4 even = w->q[64 * i], odd = w->q[64 * i + 32];
-        uint4 k[2 * ROW_PARTS_AT_ONCE] = {};
-#pragma unroll
-        for (int u = 0; u < 2 * ROW_PARTS_AT_ONCE; u++)
-            if (QN_HEAD_DIM % 32 == 0 || 32 * i + 8 * j < QN_HEAD_DIM)
-                k[u] = *(const uint4 *)(keys + at->key[i % 2] + i / 2 * 128 +
-                                        (u / 2 * 16 + u % 2 * 2) * ROW_BYTES);
-#pragma unroll
-        for (int u = 0; u < 2 * ROW_PARTS_AT_ONCE; u++)
-            mma_16x8x16<KV_E>(p[u / 2][u % 2], even, k[u].x, k[u].y);
-#pragma unroll
-        for (int u = 0; u < 2 * ROW_PARTS_AT_ONCE; u++)
-            mma_16x8x16<KV_E>(p[u / 2][u % 2], odd, k[u].z, k[u].w);
-    }
-}
-
-/* All parts' probabilities, maxima and sums, some parts at a time, so that one's chain of
- * operations fills the other's gaps. Of a part that is not seen: none. `first`: the piece's first
- * position. */
-DEV void rows_softmax(const struct warp_context *c, const struct attention_step *s,
-                      const struct rows_work *w, const struct rows_lane *at,
-                      const struct attention_rows *rows, uint32_t first, const char *keys) {
-#pragma unroll 1
-    for (uint32_t n = 0; n < ROW_PARTS; n += ROW_PARTS_AT_ONCE, first += 16 * ROW_PARTS_AT_ONCE,
-                  keys += 16 * ROW_PARTS_AT_ONCE * ROW_BYTES) {
-        float max[ROW_PARTS_AT_ONCE][2], sum[ROW_PARTS_AT_ONCE][2];
-#pragma unroll
-        for (int x = 0; x < ROW_PARTS_AT_ONCE; x++) {
-            max[x][0] = max[x][1] = -INFINITY;
-            sum[x][0] = sum[x][1] = 0;
-        }
-        if (first < s->hi && first + 16 * ROW_PARTS_AT_ONCE > s->lo) {
-            float p[ROW_PARTS_AT_ONCE][2][4];
-            rows_scores(c, w, at, keys, p);
-#pragma unroll
-            for (int x = 0; x < ROW_PARTS_AT_ONCE; x++) {
-                piece_softmax<2>(c, rows, first + 16 * x, p[x], max[x], sum[x]);
-                w->p[32 * (n + x)] = piece_weights<2>(p[x]);
-            }
-        }
-        if (c->lane % 4 == 0)
-#pragma unroll
-            for (int i = 0; i < 2 * ROW_PARTS_AT_ONCE; i++) {
-                const int x = i / 2, h = i % 2;
-                w->max[(n + x) * 16 + c->lane / 4 + 8 * h] = max[x][h];
-                w->sum[(n + x) * 16 + c->lane / 4 + 8 * h] = sum[x][h];
-            }
-    }
-    __syncwarp();
-}
-
-/* The parts' factors in place of their maxima; the piece's own into the state. */
-DEV void rows_factors(const struct warp_context *c, const struct rows_work *w, struct rows_state *s,
-                      struct merge factors[2]) {
-    float part[2][ROW_PARTS];
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const uint32_t m = c->lane / 4 + 8 * h;
-        float sums[ROW_PARTS];
-#pragma unroll
-        for (int n = 0; n < ROW_PARTS; n++) {
-            part[h][n] = w->max[n * 16 + m];
-            sums[n] = w->sum[n * 16 + m];
-        }
-        factors[h] = rows_merge(part[h], sums, &s->max[h], &s->sum[h]);
-    }
-    __syncwarp(); /* all have read the maxima */
-    if (c->lane % 4 == 0)
-#pragma unroll
-        for (int h = 0; h < 2; h++)
-#pragma unroll
-            for (int n = 0; n < ROW_PARTS; n++) w->max[n * 16 + c->lane / 4 + 8 * h] = part[h][n];
-    __syncwarp();
-}
-
-/* Outputs of 64 columns of N parts from number n on, times the parts' factors, onto `sum`. */
-template <int N>
-DEV void rows_output(const struct warp_context *c, const struct rows_work *w,
-                     const struct rows_lane *at, const char *values, uint32_t span, uint32_t n,
-                     float sum[8][4]) {
-    const uint32_t g = c->lane / 4;
-    uint4 p[N], v[N][4];
-    float factor[N][2];
-#pragma unroll
-    for (int x = 0; x < N; x++) {
-        const char *from = values + (n + x) * 16 * ROW_BYTES + at->value + span * 128;
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            v[x][i] = make_uint4(0, 0, 0, 0);
-            if (QN_HEAD_DIM % 64 == 0 || 64 * span + 8 * g < QN_HEAD_DIM)
-                v[x][i] = *(const uint4 *)(from + i * ROW_BYTES);
-        }
-        p[x] = w->p[32 * (n + x)];
-#pragma unroll
-        for (int h = 0; h < 2; h++) factor[x][h] = w->max[(n + x) * 16 + g + 8 * h];
-    }
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        float out[N][4];
-#pragma unroll
-        for (int x = 0; x < N; x++) piece_column(p[x], v[x], i, out[x]);
-#pragma unroll
-        for (int x = 0; x < N; x++)
-#pragma unroll
-            for (int e = 0; e < 4; e++)
-                sum[i][e] = share_add(sum[i][e], out[x][e], factor[x][e / 2]);
-    }
-}
-
 /* Whether the step sees any of the 16 positions from `first` on. */
 DEV bool rows_sees(const struct attention_step *s, uint32_t first) {
     return first < s->hi && first + 16 > s->lo;
 }
 
-/* A piece's outputs onto the state. */
-DEV void rows_outputs(const struct warp_context *c, const struct attention_step *s,
-                      const struct rows_work *w, const struct rows_lane *at, uint32_t first,
-                      const char *values, const struct merge factors[2], struct rows_state *state) {
+/* The row that the lane names for the tensor cores, of those at `at`. */
+DEV struct kv_lane rows_lane(const char *at, uint32_t n) {
+    return {at + n * ROW_BYTES, 128, n % 8};
+}
+
+enum { ROW_SHARES_AT_ONCE = 2 }; /* whose scores are made together */
+
+/* Their scores: p[2 x + u] as share_scores has them; keys: of their positions. */
+DEV void rows_scores(const struct warp_context *c, const struct rows_work *w, const char *keys,
+                     float (*p)[4]) {
+    constexpr int n = 2 * ROW_SHARES_AT_ONCE;
 #pragma unroll
-    for (int span = 0; span < SPANS; span++) {
-        float sum[8][4] = {};
-#pragma unroll 1
-        for (uint32_t n = 0; n < ROW_PARTS; n += 2) {
-            const bool seen[2] = {rows_sees(s, first + 16 * n), rows_sees(s, first + 16 * n + 16)};
-            if (seen[0] && seen[1])
-                rows_output<2>(c, w, at, values, span, n, sum);
-            else if (seen[0] || seen[1])
-                rows_output<1>(c, w, at, values, span, seen[0] ? n : n + 1, sum);
+    for (int u = 0; u < n; u++) p[u][0] = p[u][1] = p[u][2] = p[u][3] = 0;
+#pragma unroll
+    for (int i = 0; i < PAIRS; i++) {
+        const uint4 even = w->q[64 * i], odd = w->q[64 * i + 32];
+        uint4 k[n];
+#pragma unroll
+        for (int u = 0; u < n; u++) {
+            const struct kv_lane row = rows_lane(keys, key_row(c, u));
+            k[u] = load_keys(c, &row, i);
         }
-        rows_add<8>(state, 8 * span, sum, factors);
+#pragma unroll
+        for (int u = 0; u < n; u++) mma_16x8x16<KV_E>(p[u], even, k[u].x, k[u].y);
+#pragma unroll
+        for (int u = 0; u < n; u++) mma_16x8x16<KV_E>(p[u], odd, k[u].z, k[u].w);
     }
 }
 
-/* The warp's outputs to its memory, for rows_store. */
-DEV void rows_put(const struct warp_context *c, const struct rows_state *state) {
-    float *work = (float *)(shared_memory + c->warp * ROW_WORK);
-    __syncwarp(); /* all have used what is there */
+/* A piece's probabilities into the warp's memory; `first`: its first position. */
+DEV void rows_probs(const struct warp_context *c, const struct attention_step *s,
+                    const struct rows_work *w, const struct attention_rows *rows, uint32_t first,
+                    const char *keys, struct rows_state *state, struct merge factors[2]) {
+    float p[2 * WARPS][4];
+    uint4 weights[WARPS];
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const float inv = reciprocal_fast(state->sum[h]);
-        float *row = work + (c->lane / 4 + 8 * h) * ROW_OUT;
+    for (int n = 0; n < WARPS; n += ROW_SHARES_AT_ONCE) {
+        const uint32_t at = first + 16 * n;
+        bool seen = false;
 #pragma unroll
-        for (int i = 0; i < 8 * SPANS; i += 4) /* columns: see store_chunk */
+        for (int x = 0; x < ROW_SHARES_AT_ONCE; x++) {
+            share_unseen(p + 2 * (n + x));
+            seen |= rows_sees(s, at + 16 * x);
+        }
+        if (!seen) continue;
+        rows_scores(c, w, keys + 16 * n * ROW_BYTES, p + 2 * n);
 #pragma unroll
-            for (int half = 0; half < 2; half++) {
-                const uint32_t d = i / 8 * 64 + c->lane % 4 * 16 + 8 * half + i % 8;
-                const int e = 2 * h + half;
-                if (d >= QN_HEAD_DIM) continue;
-                *(float4 *)(row + d) =
-                    make_float4(state->out[i][e] * inv, state->out[i + 1][e] * inv,
-                                state->out[i + 2][e] * inv, state->out[i + 3][e] * inv);
-            }
+        for (int x = 0; x < ROW_SHARES_AT_ONCE; x++)
+            share_mask<2>(c, rows, at + 16 * x, p + 2 * (n + x));
+    }
+    rows_softmax(p, weights, state, factors);
+#pragma unroll
+    for (int n = 0; n < WARPS; n++) w->p[32 * n] = weights[n];
+}
+
+/* A piece's outputs onto the state, some pairs of columns at a time. */
+DEV void rows_outputs(const struct warp_context *c, const struct attention_step *s,
+                      const struct rows_work *w, uint32_t first, const char *values,
+                      const struct merge factors[2], struct rows_state *state) {
+    constexpr int n = 4;
+#pragma unroll
+    for (int pair = 0; pair < VALUE_PAIRS; pair += n) {
+        float out[2 * n][4] = {};
+#pragma unroll 1
+        for (uint32_t share = 0; share < WARPS; share++) {
+            if (!rows_sees(s, first + 16 * share)) continue;
+            const struct kv_lane row = rows_lane(values + 16 * share * ROW_BYTES, value_row(c));
+            const uint4 weights = w->p[32 * share];
+#pragma unroll
+            for (int i = 0; i < n; i++)
+                if (pair + i < VALUE_PAIRS)
+                    share_outputs(weights, load_values(c, &row, pair + i, QN_HEAD_DIM / 8),
+                                  out + 2 * i);
+        }
+#pragma unroll
+        for (int i = 0; i < n; i++)
+            if (pair + i < VALUE_PAIRS) rows_add<2>(state, 2 * (pair + i), out + 2 * i, factors);
     }
 }
 
@@ -317,7 +238,6 @@ CODE(void, rows_step, const struct cuda_task *task, uint32_t lo, uint32_t hi,
     const struct warp_context here = context_of(&SHARED->args, threadIdx.x, 0, 0), *c = &here;
     const struct attention_step *s = &mine;
     const struct rows_work w = rows_work_of(c);
-    const struct rows_lane at = rows_lane_of(c);
     const uint32_t end = (hi - 1) / ATTENTION_PIECE + 1;
     uint32_t piece = lo / ATTENTION_PIECE, buffer = 0;
     struct rows_ring ring = {SHARED->pieces.phase, 0};
@@ -341,9 +261,8 @@ CODE(void, rows_step, const struct cuda_task *task, uint32_t lo, uint32_t hi,
         rows_await(c, &ring, piece, buffer);
         if (first < s->hi && first + ATTENTION_PIECE > s->lo) {
             struct merge factors[2];
-            rows_softmax(c, s, &w, &at, &rows, first, keys);
-            rows_factors(c, &w, &state, factors);
-            rows_outputs(c, s, &w, &at, first, values, factors, &state);
+            rows_probs(c, s, &w, &rows, first, keys, &state, factors);
+            rows_outputs(c, s, &w, first, values, factors, &state);
         }
         if (c->thread == 0) SHARED->pieces.phase = ring.phase;
         sync_compute(); /* all are done with the piece */
@@ -353,6 +272,7 @@ CODE(void, rows_step, const struct cuda_task *task, uint32_t lo, uint32_t hi,
         }
         buffer = next;
     }
+    __syncwarp(); /* all lanes have used what is there */
     rows_put(c, &state);
     rows_store(c, task, s);
 }

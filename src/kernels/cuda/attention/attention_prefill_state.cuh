@@ -4,35 +4,14 @@
 #ifndef QN_CUDA_ATTENTION_ATTENTION_PREFILL_STATE_CUH
 #define QN_CUDA_ATTENTION_ATTENTION_PREFILL_STATE_CUH
 
-#include "kernels/cuda/attention/attention.cuh"
+#include "kernels/cuda/attention/attention_share.cuh"
 #include "kernels/cuda/matmul/matmul_tile.cuh"
 #include "kernels/cuda/ptx/wgmma.cuh"
 
-/* Whether products are wgmma's: heads of whole lines, a share's 16 positions in one block. */
-#define ROWS_BY_WGMMA                                                                              \
-    (HAS_WGMMA && QN_HEAD_DIM % 64 == 0 && QN_HEAD_DIM <= 128 && QN_KV_BLOCK % 16 == 0)
-
-#define ROW_WORK  cuda_rows_work(QN_HEAD_DIM)
-#define ROW_PARTS (ATTENTION_PIECE / 16)
-#define ROW_OUT   (QN_HEAD_DIM + 4) /* floats of a row of outputs in a warp's memory */
+#define ROW_WORK cuda_rows_work(QN_HEAD_DIM)
+#define ROW_OUT  (QN_HEAD_DIM + 4) /* floats of a row of outputs in a warp's memory */
 static_assert(16 * ROW_OUT * 4 <= ROW_WORK, "the outputs of 16 rows");
 static_assert(LEASE_BYTES == cuda_lease_bytes(__CUDA_ARCH__ / 10), "the host knows what fits");
-
-/* A warp's own memory. */
-struct rows_work {
-    uint4 *q, *p;     /* this lane's; 32 apart */
-    float *max, *sum; /* [part][16 rows] */
-};
-
-DEV struct rows_work rows_work_of(const struct warp_context *c) {
-    char *at = shared_memory + c->warp * ROW_WORK;
-    struct rows_work w;
-    w.q = (uint4 *)at + c->lane;
-    w.p = w.q + 2 * PAIRS * 32;
-    w.max = (float *)(at + (2 * PAIRS + ROW_PARTS) * 512);
-    w.sum = w.max + ROW_PARTS * 16;
-    return w;
-}
 
 /* ---- the rows of a task ---- */
 
@@ -64,10 +43,10 @@ DEV uint32_t rows_share(const struct warp_context *c, uint32_t piece) {
     return piece * ATTENTION_PIECE + 16 * c->warp;
 }
 
-/* A row's state over pieces. */
+/* A row's state over pieces, of the lane's two rows: out[i] is of columns [8 i, 8 i + 8). */
 struct rows_state {
     float max[2], sum[2];
-    float out[8 * SPANS][4]; /* columns: as products leave them, see rows_put */
+    float out[2 * VALUE_PAIRS][4];
 };
 
 /* A piece's outputs of 8 N columns onto the row's, from eight number `at` on. */
@@ -81,22 +60,46 @@ DEV void rows_add(struct rows_state *s, int at, const float piece[N][4],
             s->out[at + i][e] = merge_value(&factors[e / 2], s->out[at + i][e], piece[i][e]);
 }
 
-/* A piece's parts of one row, whose maxima become their factors; the piece's own into the row's
- * state: the operations of step_merge (attention_mixed.cuh). */
-DEV struct merge rows_merge(float part[ROW_PARTS], const float sums[ROW_PARTS], float *max,
-                            float *sum) {
-    float most = part[0], piece = 0;
+/* The lane's scores of a piece to probabilities, as registers of A of each share; the piece's
+ * maximum and sum into the state. What the piece's and the state's outputs are multiplied with. */
+DEV void rows_softmax(float (*p)[4], uint4 weights[WARPS], struct rows_state *state,
+                      struct merge factors[2]) {
+    float most[2] = {-INFINITY, -INFINITY}, base[2], all[2];
 #pragma unroll
-    for (int n = 1; n < ROW_PARTS; n++) most = fmaxf(most, part[n]);
+    for (int s = 0; s < WARPS; s++) share_most<2>(p + 2 * s, most);
 #pragma unroll
-    for (int n = 0; n < ROW_PARTS; n++) {
-        part[n] = warp_factor(part[n], most);
-        piece = fmaf(sums[n], part[n], piece);
+    for (int h = 0; h < 2; h++) {
+        most[h] = quad_most(most[h]);
+        base[h] = piece_base(most[h]);
     }
-    const struct merge m = merge_factors(*max, *sum, most);
-    *sum = merge_value(&m, *sum, piece);
-    *max = m.max;
-    return m;
+#pragma unroll
+    for (int s = 0; s < WARPS; s++) {
+        float sum[2];
+        share_weigh<2>(p + 2 * s, base, sum);
+        weights[s] = share_weights<2>(p + 2 * s);
+#pragma unroll
+        for (int h = 0; h < 2; h++) all[h] = s == 0 ? sum[h] : __fadd_rn(all[h], sum[h]);
+    }
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        factors[h] = merge_factors(state->max[h], state->sum[h], piece_max(most[h]));
+        state->sum[h] = merge_value(&factors[h], state->sum[h], quad_sum(all[h]));
+        state->max[h] = factors[h].max;
+    }
+}
+
+/* The warp's outputs to its memory, for rows_store. All lanes have used what is there. */
+DEV void rows_put(const struct warp_context *c, const struct rows_state *state) {
+    float *work = (float *)(shared_memory + c->warp * ROW_WORK);
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const float inv = reciprocal_fast(state->sum[h]);
+        float *row = work + (c->lane / 4 + 8 * h) * ROW_OUT + c->lane % 4 * 2;
+#pragma unroll
+        for (int i = 0; i < QN_HEAD_DIM / 8; i++)
+            *(float2 *)(row + 8 * i) =
+                make_float2(state->out[i][2 * h] * inv, state->out[i][2 * h + 1] * inv);
+    }
 }
 
 /* The columns of a row from d on as they lie in the warp's memory. */

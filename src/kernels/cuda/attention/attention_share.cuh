@@ -1,115 +1,158 @@
-/* attention_share.cuh - a share of a piece, 16 positions: its keys and values in shared memory, as
- * lanes want them, and its state. Used by all forms of decoding.
+/* attention_share.cuh - keys and values in shared memory as lanes want them for the tensor cores,
+ * and what warps tell each other of a piece of which each has some shares. Used by all forms but
+ * wgmma's.
  */
 #ifndef QN_CUDA_ATTENTION_ATTENTION_SHARE_CUH
 #define QN_CUDA_ATTENTION_ATTENTION_SHARE_CUH
 
 #include "kernels/cuda/attention/attention.cuh"
 
-/* A share's keys and values in registers. */
-struct share_kv {
-    uint4 k[2][PAIRS], v[SPANS][4];
+/* Where the row lies that a lane has to name for load_matrices. */
+struct kv_lane {
+    const char *at;       /* its first line */
+    uint32_t plane, swap; /* from 64 columns to the next; what its chunks' numbers are swapped by */
 };
 
-/* Where the rows of keys and of values are that a lane wants. */
-struct share_at {
-    const char *k[2], *v[4];
-};
-
-DEV uint32_t share_key_row(const struct warp_context *c, int u) {
-    return c->lane / 8 * 4 + 2 * u + c->lane / 4 % 2;
+/* Of a position's row that lies as in the cache; line: its first line. */
+DEV struct kv_lane lane_of(const char *line, uint32_t position) {
+    return {line, KV_PLANE, KV_SWAPS ? position % 8 : 0};
 }
-DEV uint32_t share_value_row(const struct warp_context *c, int n) {
-    return c->lane % 4 * 4 + n;
+/* The row of position number n of a share in a page. */
+DEV struct kv_lane lane_in_page(const char *share, uint32_t n) {
+    return lane_of(share + kv_row_at(n), n);
 }
 
-/* Of k[16][head_dim] and of v[16][head_dim]. */
-DEV struct share_at share_at_of(const struct warp_context *c, const char *k, const char *v) {
-    struct share_at at;
-#pragma unroll
-    for (int u = 0; u < 2; u++) at.k[u] = k + share_key_row(c, u) * (QN_HEAD_DIM * 2);
-#pragma unroll
-    for (int n = 0; n < 4; n++) at.v[n] = v + share_value_row(c, n) * (QN_HEAD_DIM * 2);
-    return at;
+DEV const char *lane_chunk(const struct kv_lane *row, uint32_t chunk) {
+    return row->at + chunk / 8 * row->plane + (chunk % 8 ^ row->swap) * 16;
 }
 
-DEV void share_keys(const struct warp_context *c, const char *const row[2], uint4 k[2][PAIRS]) {
+/* ---- keys ---- */
+
+/* The lane names position number key_row(u) of a share for its half u. */
+DEV uint32_t key_row(const struct warp_context *c, int u) {
+    return 8 * u + c->lane % 8;
+}
+
+/* Columns [32 i, 32 i + 32) of a half's eight positions. */
+DEV uint4 load_keys(const struct warp_context *c, const struct kv_lane *row, int i) {
+    const uint32_t chunk = i % 2 * 4 + c->lane / 8, all = QN_HEAD_DIM / 8;
+    const bool in = QN_HEAD_DIM % 32 == 0 || i / 2 * 8 + chunk < all;
+    uint4 k = load_matrices(row->at + i / 2 * row->plane + ((in ? chunk : 0) ^ row->swap) * 16);
+    if (32 * i + 8 >= QN_HEAD_DIM) k.y = 0;
+    if (32 * i + 16 >= QN_HEAD_DIM) k.z = 0;
+    if (32 * i + 24 >= QN_HEAD_DIM) k.w = 0;
+    return k;
+}
+
+DEV void share_keys(const struct warp_context *c, const struct kv_lane row[2], uint4 k[2][PAIRS]) {
 #pragma unroll
     for (int u = 0; u < 2; u++)
 #pragma unroll
-        for (int i = 0; i < PAIRS; i++) {
-            const uint32_t d = 32 * i + c->lane % 4 * 8;
-            const bool in = QN_HEAD_DIM % 32 == 0 || d < QN_HEAD_DIM;
-            const uint32_t at = key_at(share_key_row(c, u), d);
-            k[u][i] = in ? *(const uint4 *)(row[u] + at * 2) : make_uint4(0, 0, 0, 0);
-        }
+        for (int i = 0; i < PAIRS; i++) k[u][i] = load_keys(c, &row[u], i);
 }
 
-DEV void share_values(const struct warp_context *c, const char *const row[4], uint4 v[SPANS][4]) {
-#pragma unroll
-    for (int i = 0; i < SPANS; i++)
-#pragma unroll
-        for (int n = 0; n < 4; n++) {
-            const uint32_t d = 64 * i + c->lane / 4 * 8;
-            const bool in = QN_HEAD_DIM % 64 == 0 || d < QN_HEAD_DIM;
-            const uint32_t at = value_at(share_value_row(c, n), d);
-            v[i][n] = in ? *(const uint4 *)(row[n] + at * 2) : make_uint4(0, 0, 0, 0);
-        }
+/* ---- values ---- */
+
+/* 16 columns of values: two products. The last pair of columns may be half a pair. */
+enum { VALUE_PAIRS = (QN_HEAD_DIM + 15) / 16 };
+
+/* The lane names position number value_row of a share. */
+DEV uint32_t value_row(const struct warp_context *c) {
+    return c->lane % 16;
 }
 
-/* Zeros for the values of positions after the share's number `last`: their weights are zero, which
- * only numbers survive. Their keys need no care: scores are masked. */
-DEV void share_clear(const struct warp_context *c, uint32_t last, struct share_kv *x) {
-#pragma unroll
-    for (int i = 0; i < SPANS; i++)
-#pragma unroll
-        for (int n = 0; n < 4; n++)
-            if (c->lane % 4 * 4 + n > last) x->v[i][n] = make_uint4(0, 0, 0, 0);
+/* Columns [16 pair, 16 pair + 16) of a share, below 8 * chunks: B of two products. */
+DEV uint4 load_values(const struct warp_context *c, const struct kv_lane *row, uint32_t pair,
+                      uint32_t chunks) {
+    const uint32_t chunk = 2 * pair + c->lane / 16;
+    return load_matrices_turned(lane_chunk(row, chunk < chunks ? chunk : 2 * pair));
 }
 
-/* ---- a share's outputs in a page ---- */
-
-static_assert(SUB_HEADS * QN_HEAD_DIM * 4 <= CUDA_PAGE_BYTES, "outputs of a share");
-
-/* Where column d of row m lies. Rows that are whole lines of 128 bytes would all begin in the same
- * bank. */
-DEV uint32_t share_out_at(uint32_t m, uint32_t d) {
-    return m * QN_HEAD_DIM + (QN_HEAD_DIM % 32 == 0 ? d ^ m % 8 * 4 : d);
+/* Probabilities times these columns, onto what the shares before gave. */
+DEV void share_outputs(uint4 weights, uint4 v, float out[2][4]) {
+    mma_16x8x16<KV_E>(out[0], weights, v.x, v.y);
+    mma_16x8x16<KV_E>(out[1], weights, v.z, v.w);
 }
 
-/* A span of 64 columns: lane 4 g + j has columns 16 j ... 16 j + 15 of it, of rows g and g + 8. */
-DEV void share_put(const struct warp_context *c, int span, const float out[8][4], float *page) {
+/* ---- a piece that several warps have ---- */
+
+/* A lane's probabilities of a share. */
+#if HEAD_HALVES > 1
+typedef uint4 probs_t;
+DEV probs_t probs_of(uint4 weights) {
+    return weights;
+}
+DEV uint4 weights_of(probs_t p) {
+    return p;
+}
+#else
+typedef uint2 probs_t;
+DEV probs_t probs_of(uint4 weights) {
+    return make_uint2(weights.x, weights.z);
+}
+DEV uint4 weights_of(probs_t p) {
+    return make_uint4(p.x, 0, p.y, 0);
+}
+#endif
+
+/* What lanes have of each share: largest scores and sums of their rows, probabilities. */
+struct piece_shares {
+    float most[HEAD_HALVES][WARPS][32], sum[HEAD_HALVES][WARPS][32];
+    probs_t probs[WARPS][32];
+};
+static_assert(ATTENTION_PIECE == WARPS * SHARE_POSITIONS, "shares of a piece");
+
+/* A share that no row sees. */
+DEV void share_unseen(float p[2][4]) {
 #pragma unroll
-    for (int h = 0; h < HEAD_HALVES; h++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const uint32_t m = c->lane / 4 + 8 * h, d = 64 * span + c->lane % 4 * 16 + 4 * i;
-            const int at = i % 2 * 4, e = 2 * h + i / 2;
-            if (m < SUB_HEADS && d < QN_HEAD_DIM)
-                *(float4 *)(page + share_out_at(m, d)) =
-                    make_float4(out[at][e], out[at + 1][e], out[at + 2][e], out[at + 3][e]);
-        }
+    for (int u = 0; u < 2; u++) p[u][0] = p[u][1] = p[u][2] = p[u][3] = -INFINITY;
 }
 
-/* Probabilities times values, span by span, so that few registers have outputs. All lanes have read
- * the page. */
-DEV void share_outputs(const struct warp_context *c, const uint4 v[SPANS][4], const float p[2][4],
-                       float *page) {
-    const uint4 weights = piece_weights<HEAD_HALVES>(p);
+/* First: the largest scores. */
+DEV void piece_put_most(const struct warp_context *c, struct piece_shares *x, uint32_t share,
+                        const float p[2][4]) {
+    float most[2] = {-INFINITY, -INFINITY};
+    share_most<HEAD_HALVES>(p, most);
 #pragma unroll
-    for (int s = 0; s < SPANS; s++) {
-        float out[8][4];
+    for (int h = 0; h < HEAD_HALVES; h++) x->most[h][share][c->lane] = most[h];
+}
+
+/* When all have put theirs: of the lane's rows. */
+DEV void piece_most(const struct warp_context *c, const struct piece_shares *x, float most[2]) {
 #pragma unroll
-        for (int i = 0; i < 8; i++) piece_column(weights, v[s], i, out[i]);
-        share_put(c, s, out, page);
+    for (int h = 0; h < HEAD_HALVES; h++) {
+        float v[WARPS];
+#pragma unroll
+        for (int s = 0; s < WARPS; s++) v[s] = x->most[h][s][c->lane];
+#pragma unroll
+        for (int s = 1; s < WARPS; s++) v[0] = fmaxf(v[0], v[s]);
+        most[h] = quad_most(v[0]);
     }
 }
 
-/* Of a share that the row does not see. */
-DEV void share_nothing(const struct warp_context *c, float *page) {
-    const float zeros[8][4] = {};
+/* Then probabilities. */
+DEV void piece_put_probs(const struct warp_context *c, struct piece_shares *x, uint32_t share,
+                         const float most[2], float p[2][4]) {
+    float base[2], sum[2];
 #pragma unroll
-    for (int s = 0; s < SPANS; s++) share_put(c, s, zeros, page);
+    for (int h = 0; h < HEAD_HALVES; h++) base[h] = piece_base(most[h]);
+    share_weigh<HEAD_HALVES>(p, base, sum);
+    x->probs[share][c->lane] = probs_of(share_weights<HEAD_HALVES>(p));
+#pragma unroll
+    for (int h = 0; h < HEAD_HALVES; h++) x->sum[h][share][c->lane] = sum[h];
+}
+
+/* When all have put theirs: the sums of the lane's rows. */
+DEV void piece_sum(const struct warp_context *c, const struct piece_shares *x, float sum[2]) {
+#pragma unroll
+    for (int h = 0; h < HEAD_HALVES; h++) {
+        float v[WARPS];
+#pragma unroll
+        for (int s = 0; s < WARPS; s++) v[s] = x->sum[h][s][c->lane];
+#pragma unroll
+        for (int s = 1; s < WARPS; s++) v[0] = __fadd_rn(v[0], v[s]);
+        sum[h] = quad_sum(v[0]);
+    }
 }
 
 #endif

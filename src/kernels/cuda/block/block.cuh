@@ -144,7 +144,8 @@ struct block_shared {
     uint64_t quit; /* compute -> loader, warps 10, 11: leave */
     /* For each stage; or for each slot of weights, then for each slot of activations. */
     uint64_t packed_full[MAX_W_SLOTS + MAX_X_SLOTS], packed_empty[MAX_W_SLOTS + MAX_X_SLOTS];
-    uint64_t piece_full[2]; /* a piece of attention has come: attention_prefill.cuh */
+    uint64_t piece_full[2];  /* a piece of attention has come: attention_prefill.cuh */
+    uint64_t piece_empty[2]; /* all compute warps are done with it */
     /* tile_producer.cuh. lease_open, loader or compute -> warp 10: it may ask for the weights of
      * the task `open`. lease_taken, compute -> warp 11: task `leased` has the lease; leased_ready
      * is twice the index of the task's go_ready, plus the phase to wait for. */

@@ -12,24 +12,39 @@
 #define KV_HEAD_STRIDE  QN_KV_HEAD_STRIDE
 #define KV_VALUE_STRIDE QN_KV_VALUE_STRIDE
 
-/* Where a column of a key or of a value lies in its row. Chunks of 16 bytes are swapped by the
- * row's position, so that no two lanes that load a share of 16 positions for the tensor cores meet
- * in a bank of shared memory. Rows that are not whole lines of 128 bytes are not swapped. */
-enum { KV_SWAPS = QN_HEAD_DIM % 64 == 0, LATENT_SWAPS = QN_KEY_DIM % 64 == 0 };
-DEV uint32_t key_at(uint32_t position, uint32_t column) {
-    return KV_SWAPS ? column / 64 * 64 + (column % 64 ^ position % 2 * 32) : column;
-}
-DEV uint32_t value_at(uint32_t position, uint32_t column) {
-    return KV_SWAPS ? column / 64 * 64 + (column % 64 ^ position / 4 % 4 * 16) : column;
-}
+/* Whether wgmma multiplies keys and values of many rows as they come from the cache: heads of whole
+ * lines of 128 bytes, a share's 16 positions in one block. */
+#define ROWS_BY_WGMMA                                                                              \
+    (HAS_WGMMA && QN_HEAD_DIM % 64 == 0 && QN_HEAD_DIM <= 128 && QN_KV_BLOCK % 16 == 0)
 
-/* Where chunk number `chunk` of a row of the cache goes in shared memory, where each row begins
- * with a line of 128 bytes and all rows are swapped. */
-DEV uint32_t key_chunk_to(uint32_t row, uint32_t chunk) {
-    return KV_SWAPS ? chunk : chunk ^ row % 2 * 4;
+/* How rows of keys or of values lie, in a block of the cache and in a page. Lines of 128 bytes have
+ * their chunks of 16 bytes swapped by the position, which is what wgmma calls its swizzle of 128
+ * bytes: no two of eight rows have a chunk in the same banks. Where wgmma reads them, the lines of
+ * eight positions that have the same columns follow each other; elsewhere those of a position. Rows
+ * that are not whole lines are not swapped. All in bytes. */
+enum {
+    KV_SWAPS = QN_HEAD_DIM % 64 == 0,
+    KV_ROW = QN_HEAD_DIM * 2,
+    KV_LINE = ROWS_BY_WGMMA ? 128 : KV_ROW, /* from a position to the next of eight */
+    KV_PLANE = ROWS_BY_WGMMA ? 1024 : 128,  /* from 64 columns to the next */
+    KV_APART = KV_LINE != KV_ROW,           /* a position's lines do not follow each other */
+    LATENT_SWAPS = QN_KEY_DIM % 64 == 0
+};
+
+/* Where the first line of position number n of a share begins, from the share's begin. */
+DEV uint32_t kv_row_at(uint32_t n) {
+    return KV_LINE == KV_ROW ? n * KV_ROW : n / 8 * (8 * KV_ROW) + n % 8 * KV_LINE;
 }
-DEV uint32_t value_chunk_to(uint32_t row, uint32_t chunk) {
-    return KV_SWAPS ? chunk : chunk ^ row / 4 % 4 * 2;
+/* Where chunk number `chunk` of a row lies, from its first line on; plane: KV_PLANE, or the same of
+ * a place where the row lies by itself. */
+DEV uint32_t kv_chunk_at(uint32_t position, uint32_t chunk, uint32_t plane) {
+    return KV_SWAPS ? chunk / 8 * plane + (chunk % 8 ^ position % 8) * 16 : chunk * 16;
+}
+/* The first line of a position's row, of which `row` is where rows that follow each other would
+ * have it: a row is numbered so. */
+DEV char *kv_line(const void *row, uint32_t position) {
+    const int32_t apart = (int32_t)(position % 8) * (KV_LINE - KV_ROW);
+    return (char *)row + (KV_APART ? apart : 0);
 }
 
 /* Latents are keys and values in one: both orders of chunks. */

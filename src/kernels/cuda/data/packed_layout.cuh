@@ -49,14 +49,12 @@ DEV void packed_store8(const struct cuda_task *task, uint64_t base, uint32_t row
     store_word(at + 96, pack_pair<WEIGHT_E>(b.z, b.w));
 }
 
-/* Stores columns [column, column + 16); column is a multiple of 16. */
-DEV void packed_store16(const struct cuda_task *task, uint32_t row, uint32_t column,
-                        const float v[16]) {
-    uint2 *at = (uint2 *)packed_at(task, task->out, row, column);
-#pragma unroll
-    for (int i = 0; i < 8; i += 2)
-        at[8 * i] = make_uint2(pack_pair<WEIGHT_E>(v[i], v[i + 1]),
-                               pack_pair<WEIGHT_E>(v[i + 8], v[i + 9]));
+/* Stores an even column of the first half of 16 and the next one, and those eight columns further.
+ */
+DEV void packed_store2x2(const struct cuda_task *task, uint32_t row, uint32_t column, float2 a,
+                         float2 b) {
+    *(uint2 *)packed_at(task, task->out, row, column) =
+        make_uint2(pack_pair<WEIGHT_E>(a.x, a.y), pack_pair<WEIGHT_E>(b.x, b.y));
 }
 
 #endif

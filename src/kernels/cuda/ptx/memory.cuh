@@ -186,14 +186,22 @@ DEV void pause_ns(uint32_t ns) {
     asm volatile("nanosleep.u32 %0;" ::"r"(ns) : "memory");
 }
 
-/* Four matrices of eight rows of 16 bytes, two at p and two at p + next, as four registers: lane 4
- * g
- * + j gets word j of row g of each. */
-DEV uint4 load_matrices(const char *p, uint32_t next, uint32_t lane) {
+/* Four matrices of eight rows of 16 bytes, lane 8 m + i having the address of row i of matrix m:
+ * lane 4 g + j gets word j of row g of each. */
+DEV uint4 load_matrices(const void *row) {
     uint4 v;
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "r"(ptx_shared_address(p) + lane / 16 * next + lane % 16 * 16)
+                 : "r"(ptx_shared_address(row))
+                 : "memory");
+    return v;
+}
+/* The same, turned: lane 4 g + j gets column g of rows 2 j and 2 j + 1. */
+DEV uint4 load_matrices_turned(const void *row) {
+    uint4 v;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(ptx_shared_address(row))
                  : "memory");
     return v;
 }

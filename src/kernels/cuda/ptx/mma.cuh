@@ -40,10 +40,13 @@ template <int E> DEV float unpack_high(uint32_t pair) {
 
 /* Fast functions of the special unit, within some ulp; the same bits wherever they are used. The
  * precise ones are tens of dependent instructions, which at batch 1 nothing hides. */
-DEV float exp_fast(float x) {
+DEV float exp2_fast(float x) {
     float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(__fmul_rn(x, 1.4426950408889634f)));
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
+}
+DEV float exp_fast(float x) {
+    return exp2_fast(__fmul_rn(x, 1.4426950408889634f));
 }
 DEV float reciprocal_fast(float x) {
     float y;

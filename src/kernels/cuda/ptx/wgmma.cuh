@@ -20,6 +20,13 @@ DEV uint64_t wgmma_matrix(const void *base, uint32_t offset, uint32_t k_step, ui
     return (uint64_t)(n_step >> 4) << 32 |
            ((k_step >> 4) << 16 | (ptx_shared_address(base) + offset) >> 4);
 }
+/* A matrix of lines of 128 bytes whose chunks of 16 bytes are swapped by the line's place among
+ * eight, which begin at a multiple of 1024 bytes; eight: bytes from eight lines to the next. A line
+ * has 64 of k, of a column each (turned: 64 columns, of a k each). */
+DEV uint64_t wgmma_lines(const void *base, uint32_t offset, uint32_t eight) {
+    return 1ull << 62 | (uint64_t)(eight >> 4) << 32 |
+           (1u << 16 | (ptx_shared_address(base) + offset) >> 4);
+}
 /* The same `bytes` further. The address is in the low word. */
 DEV uint64_t wgmma_further(uint64_t matrix, uint32_t bytes) {
     return (matrix & 0xffffffff00000000) | ((uint32_t)matrix + (bytes >> 4));
@@ -66,32 +73,37 @@ template <int E> DEV void wgmma_64x128x16(float (&d)[16][4], uint4 a, uint64_t b
         WGMMA_128("f16.f16");
 }
 
-#define WGMMA_64(TYPES)                                                                            \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"                                      \
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPES " "                           \
+#define WGMMA_128_SHARED(TYPES)                                                                    \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"                                      \
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32." TYPES " "                          \
                  "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,"             \
-                 "%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, "                          \
-                 "{%32,%33,%34,%35}, %36, p, 1, 1, 0;\n}"                                          \
-                 : D4(0), D4(1), D4(2), D4(3), D4(4), D4(5), D4(6), D4(7)                          \
-                 : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "r"((int)add))
+                 "%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,"            \
+                 "%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,"            \
+                 "%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, "                                  \
+                 "%64, %65, p, 1, 1, 0, 0;\n}"                                                     \
+                 : D4(0), D4(1), D4(2), D4(3), D4(4), D4(5), D4(6), D4(7), D4(8), D4(9), D4(10),   \
+                   D4(11), D4(12), D4(13), D4(14), D4(15)                                          \
+                 : "l"(a), "l"(b), "r"((int)add))
 
-/* The same for 64 columns. */
-template <int E> DEV void wgmma_64x64x16(float (&d)[8][4], uint4 a, uint64_t b, bool add) {
+/* The same with A's 64 rows in shared memory, as B's columns. */
+template <int E>
+DEV void wgmma_64x128x16_shared(float (&d)[16][4], uint64_t a, uint64_t b, bool add) {
     if (E == E_BF16)
-        WGMMA_64("bf16.bf16");
+        WGMMA_128_SHARED("bf16.bf16");
     else
-        WGMMA_64("f16.f16");
+        WGMMA_128_SHARED("f16.f16");
 }
 
 #define WGMMA_32_TURNED(TYPES)                                                                     \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32." TYPES " "                           \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %21, 0;\n"                                      \
+                 "wgmma.mma_async.sync.aligned.m64n32k16.f32." TYPES " "                           \
                  "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, "                       \
-                 "{%16,%17,%18,%19}, %20, 0, 1, 1, 1;"                                             \
+                 "{%16,%17,%18,%19}, %20, p, 1, 1, 1;\n}"                                          \
                  : D4(0), D4(1), D4(2), D4(3)                                                      \
-                 : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b))
+                 : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "r"((int)add))
 
 /* d[64 x 32] = a[64 x 16] b[16 x 32], whose matrices are turned. */
-template <int E> DEV void wgmma_64x32x16_turned(float (&d)[4][4], uint4 a, uint64_t b) {
+template <int E> DEV void wgmma_64x32x16_turned(float (&d)[4][4], uint4 a, uint64_t b, bool add) {
     if (E == E_BF16)
         WGMMA_32_TURNED("bf16.bf16");
     else

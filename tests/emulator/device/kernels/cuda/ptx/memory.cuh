@@ -122,9 +122,27 @@ DEV void pause_ns(uint32_t ns) {
 DEV void shared_load16_if(bool wanted, const void *p, uint4 *v) {
     if (wanted) *v = *(const uint4 *)p;
 }
-DEV uint4 load_matrices(const char *p, uint32_t next, uint32_t lane) {
-    const uint32_t *w = (const uint32_t *)p + lane, *v = (const uint32_t *)(p + next) + lane;
-    return make_uint4(w[0], w[32], v[0], v[32]);
+/* Where every lane's row begins, from the block's shared memory on. */
+DEV const uint32_t *rows_of_matrices(const void *row) {
+    return emu_exchange((uint32_t)((const char *)row - emu_self->shared));
+}
+DEV uint4 load_matrices(const void *row) {
+    const uint32_t *at = rows_of_matrices(row), lane = threadIdx.x % 32;
+    uint32_t v[4];
+    for (uint32_t m = 0; m < 4; m++)
+        v[m] = *(const uint32_t *)(emu_self->shared + at[8 * m + lane / 4] + lane % 4 * 4);
+    return make_uint4(v[0], v[1], v[2], v[3]);
+}
+DEV uint4 load_matrices_turned(const void *row) {
+    const uint32_t *at = rows_of_matrices(row), lane = threadIdx.x % 32;
+    uint32_t v[4];
+    for (uint32_t m = 0; m < 4; m++) {
+        const uint32_t *rows = at + 8 * m + lane % 4 * 2;
+        const uint16_t lo = *(const uint16_t *)(emu_self->shared + rows[0] + lane / 4 * 2);
+        const uint16_t hi = *(const uint16_t *)(emu_self->shared + rows[1] + lane / 4 * 2);
+        v[m] = (uint32_t)hi << 16 | lo;
+    }
+    return make_uint4(v[0], v[1], v[2], v[3]);
 }
 DEV void copy16_async(void *dst, const void *src) {
     emu_copy16(dst, src);

@@ -24,8 +24,11 @@ template <int E> DEV float unpack_high(uint32_t pair) {
     return unpack_low<E>(pair >> 16);
 }
 
+DEV float exp2_fast(float x) {
+    return __builtin_exp2f(x);
+}
 DEV float exp_fast(float x) {
-    return __builtin_exp2f(__fmul_rn(x, 1.4426950408889634f));
+    return exp2_fast(__fmul_rn(x, 1.4426950408889634f));
 }
 DEV float reciprocal_fast(float x) {
     return 1.0f / x;
