@@ -7,7 +7,7 @@
  * added up by the warp that has the tile, in the same order in both forms:
  *
  *   row      one token row, in scratch: pages and partial sums are those of matvec.cuh
- *   gather   up to EXPERT_PASS slots of an expert at a time, in columns of eight: a warp has the
+ *   gather   up to EXPERT_SET slots of an expert at a time, in columns of eight: a warp has the
  *            k-tiles of one partial sum, whose rows it holds in registers for all row blocks of a
  *            group (matmul_stream.cuh has pages and partial sums so)
  *
@@ -120,7 +120,7 @@ DEV bool up_run_row(struct warp_context *c, const struct cuda_task *task) {
 /* ---- many token rows ---- */
 
 enum { UP_SUMS_BYTES = 6 * PACK_ROWS * CUDA_STREAM_TOKEN_BYTES };
-static_assert(UP_SUMS_BYTES + EXPERT_PASS * ROW_HALVES * 4 <= SCRATCH_BYTES, "scratch");
+static_assert(UP_SUMS_BYTES + EXPERT_SET * ROW_HALVES * 4 <= SCRATCH_BYTES, "scratch");
 
 /* Squares of halves of k-tiles of a slot of the pass. */
 DEV float *up_halves(uint32_t slot) {
@@ -258,12 +258,12 @@ DEV void up_pass(struct warp_context *c, const struct up_pass *p, bool many, uin
 DEV void up_run(struct warp_context *c, const struct cuda_task *task,
                 const struct expert_run *run) {
     const uint32_t n = run->entry.slot1 - run->entry.slot0;
-    const uint32_t group = n <= EXPERT_PASS ? run->block1 - run->block0 : expert_group(&run->entry);
+    const uint32_t group = n <= EXPERT_SET ? run->block1 - run->block0 : expert_group(&run->entry);
     struct up_pass p = {task, run->entry.slot0, n, (c->warp - c->turn) % WARPS};
     for (uint32_t b = run->block0; b < run->block1; b += group)
-        for (uint32_t at = 0; at < n; at += EXPERT_PASS) {
+        for (uint32_t at = 0; at < n; at += EXPERT_SET) {
             p.slot0 = run->entry.slot0 + at;
-            p.n = min(n - at, (uint32_t)EXPERT_PASS);
+            p.n = min(n - at, (uint32_t)EXPERT_SET);
             up_pass(c, &p, n > PACK_ROWS, b, min(b + group, run->block1));
         }
 }

@@ -16,8 +16,11 @@ enum {
     EXPERT_UP_BLOCKS = (QN_EXPERT_WIDTH + CUDA_PAGE_ROWS / 2 - 1) / (CUDA_PAGE_ROWS / 2),
     EXPERT_DOWN_BLOCKS = (QN_HIDDEN + CUDA_PAGE_ROWS - 1) / CUDA_PAGE_ROWS,
     EXPERT_ITEM_BLOCKS = EXPERT_BLOCK / (CUDA_PAGE_ROWS / 2), /* row blocks of an item */
-    EXPERT_COLUMNS = 2,                       /* most columns of eight slots of a pass */
-    EXPERT_PASS = EXPERT_COLUMNS * PACK_ROWS, /* slots that are multiplied at a time */
+    EXPERT_COLUMNS = 2, /* columns of eight slots whose k-tile a warp has in registers */
+    EXPERT_SET = EXPERT_COLUMNS * PACK_ROWS, /* ... these slots: a set */
+    /* Whether an expert's pages of a row block of down can be in the ring together: all of its
+     * slots are multiplied with them then. */
+    EXPERT_DOWN_HOLDS = cuda_k_tiles(QN_EXPERT_WIDTH) <= RING_PAGES,
 };
 
 /* An entry of the list. */
@@ -59,7 +62,12 @@ DEV struct expert_entry expert_entry_of(const struct expert_entry *mine, uint32_
 
 /* Passes over the slots of an entry; an entry without slots has none. */
 DEV uint32_t expert_passes(const struct expert_entry *e) {
-    return ceil_div(e->slot1 - e->slot0, EXPERT_PASS);
+    return ceil_div(e->slot1 - e->slot0, EXPERT_SET);
+}
+
+/* How often its pages of down come. */
+DEV uint32_t expert_down_passes(const struct expert_entry *e) {
+    return EXPERT_DOWN_HOLDS ? min(expert_passes(e), 1u) : expert_passes(e);
 }
 
 /* Operand number i of those that have no word in the descriptor: `row`, the word `bias`, says where

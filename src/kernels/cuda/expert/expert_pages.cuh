@@ -73,7 +73,7 @@ DEV bool expert_up_pages(struct loader *l, const struct loader_task *t, uint32_t
     return true;
 }
 
-/* EXPERT_DOWN: row block by row block, expert by expert, once for each pass over its slots. */
+/* EXPERT_DOWN: row block by row block, expert by expert. */
 DEV bool expert_down_pages(struct loader *l, const struct loader_task *t, uint32_t word) {
     constexpr uint32_t k_tiles = cuda_k_tiles(QN_EXPERT_WIDTH);
     const struct expert_list list =
@@ -86,7 +86,7 @@ DEV bool expert_down_pages(struct loader *l, const struct loader_task *t, uint32
             for (uint32_t i = 0; i < n; i++) {
                 const struct expert_entry e = expert_entry_of(&mine, i);
                 const char *from = expert_page(t->image, e.expert, EXPERT_DOWN_BLOCKS, b, k_tiles);
-                for (uint32_t p = expert_passes(&e); p > 0; p--) {
+                for (uint32_t p = expert_down_passes(&e); p > 0; p--) {
                     if (!loader_issue(l, from, k_tiles)) return false;
                     expert_note(l, &pages, k_tiles);
                 }
