@@ -515,6 +515,26 @@ static void test_experts(void **state) {
         compare_packed(EXPERTS("2", "2304", "40", "1", "40"), few, others, 2);
 }
 
+/* Experts with many slots, 17 to 101 of each: passes over one set, two and three, whose last sets
+ * are full or not, and several passes. With an even and an odd number of row blocks, of one k-tile
+ * and of several, which with 2,304 columns the ring has no room to keep; of more slots than a batch
+ * of EXPERT_DOWN. */
+static void test_expert_slots(void **state) {
+    (void)state;
+    need_gpu();
+    static const uint32_t lengths[N_MIX] = {1, 33, 17, 48, 101, 2},
+                          few[N_MIX] = {1, 3, 2, 1, 40, 1};
+    const struct rig_options many[] = {{.max_batched = 256, .n_workers = 3},
+                                       {.max_batched = 32},
+                                       {.max_batched = 64, .n_workers = 1},
+                                       {.max_batched = 64, .options = "moe=static"},
+                                       {.coarse = true, .hybrid = true, .max_batched = 128}};
+    compare_packed(EXPERTS("2", "512", "3", "2", "40"), lengths, many,
+                   is_brief() ? 2 : COUNT_OF(many));
+    compare_packed(EXPERTS("1", "72", "2", "2", "600"), few, many, is_brief() ? 1 : 3);
+    if (!is_brief()) compare_packed(EXPERTS("1", "2304", "2", "2", "24"), few, many, 2);
+}
+
 /* Sums of LINEAR in all its forms: of one row, of a few, in tiles of 32, 64 and 128 rows, in parts.
  */
 static void test_same_tree(void **state) {
@@ -1064,6 +1084,7 @@ int main(void) {
         cmocka_unit_test(test_same_packed),
         cmocka_unit_test(test_wide_rows),
         cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_expert_slots),
         cmocka_unit_test(test_same_tree),
         cmocka_unit_test(test_wide_batches),
         cmocka_unit_test(test_whole_context),

@@ -92,6 +92,7 @@
 #define ORDER_code_down_row         o700
 #define ORDER_code_router_rows      o710
 #define ORDER_code_up_gather        o720
+#define ORDER_up_run_sets           o725
 #define ORDER_code_down_gather      o730
 #define ORDER_code_latent_heads     o740
 #define ORDER_code_latent           o750

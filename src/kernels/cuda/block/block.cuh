@@ -275,11 +275,16 @@ DEV uint32_t page_after(uint32_t count, uint32_t n) {
     return count + n < 2 * RING_DEPTH ? count + n : count + n - 2 * RING_DEPTH;
 }
 
+/* The page in a slot. */
+DEV const uint4 *page_at(uint32_t slot) {
+    return (const uint4 *)(RING + slot * CUDA_PAGE_BYTES);
+}
+
 /* Waits for this warp's next page. Every lane may read it until page_release. */
 DEV const uint4 *page_acquire(const struct warp_context *c) {
     uint32_t slot = page_slot(c->warp, c->page);
     barrier_wait_acquire_cta(&SHARED->page_full[slot], page_parity(c->page));
-    return (const uint4 *)(RING + slot * CUDA_PAGE_BYTES);
+    return page_at(slot);
 }
 
 /* Waits for the page n < RING_DEPTH after the next one. Gives its slot. */

@@ -287,6 +287,68 @@ DEV bool loader_issue_void(struct loader *l, uint32_t n) {
     return true;
 }
 
+/* ---- a long lap of the ring ----
+ *
+ * In a *long lap* the first `kept` pages, whole steps of eight, stay with the compute warps until
+ * the end. The others, a power of two, are used again and again: the lap's pages, in turn. A lap
+ * leaves every page slot in the other phase. So in the end each must have been used an odd number
+ * of times, before loader_lap_end. There are no more pages under way than these; no guess is open.
+ */
+
+/* Page number `at` of a long lap. */
+DEV struct loader_page loader_lap_page(const struct loader *l, uint32_t kept, uint32_t at) {
+    const uint32_t width = RING_PAGES - kept;
+    if (at < kept) return loader_after(l, at);
+    struct loader_page p = loader_after(l, kept + ((at - kept) & (width - 1)));
+    p.parity ^= ((at - kept) & width) != 0;
+    return p;
+}
+
+/* The loader leaves in front of page number `at`: waits for all copies. */
+DEV void loader_lap_leave(struct loader *l, uint32_t kept, uint32_t at) {
+    const uint32_t width = RING_PAGES - kept, i = l->lane;
+    struct loader_page last = loader_after(l, i);
+    const uint32_t used = i < kept ? (at > i) * width : at > i ? at + width - 1 - i : 0;
+    if (i < RING_PAGES)
+        barrier_wait_acquire_cta(&SHARED->page_full[last.slot],
+                                 last.parity ^ 1 ^ ((used & width) != 0));
+    __syncwarp();
+    l->n_flying = 0;
+}
+
+/* Requests a page for each warp, from number `at` of a long lap on: n pages that lie one after the
+ * other, and void ones. False: the loader must leave. */
+DEV bool loader_lap_issue(struct loader *l, const char *src, uint32_t n, uint32_t kept,
+                          uint32_t at) {
+    const uint32_t own = loader_page_of(l->lane);
+#pragma unroll 1
+    for (uint32_t i = 0; i < WARPS; i += LOADER_PAGES) {
+        const struct loader_page p = loader_lap_page(l, kept, at + i + own);
+        bool empty = own >= LOADER_PAGES;
+        for (;;) {
+            empty = empty || barrier_try_acquire_cta(&SHARED->page_empty[p.slot], p.parity ^ 1);
+            if (__all_sync(~0u, empty)) break;
+            l->quit = loader_quits();
+            if (!l->quit) continue;
+            loader_lap_leave(l, kept, at + i);
+            return false;
+        }
+        if (own < LOADER_PAGES && i + own < n)
+            page_copy_evict_first(RING + p.slot * CUDA_PAGE_BYTES,
+                                  src + (i + own) * CUDA_PAGE_BYTES, CUDA_PAGE_BYTES,
+                                  &SHARED->page_full[p.slot], l->lane);
+        else if (own < LOADER_PAGES)
+            page_copy_nothing(&SHARED->page_full[p.slot]);
+    }
+    return true;
+}
+
+/* The next page is the one after the lap. */
+DEV void loader_lap_end(struct loader *l) {
+    l->parity ^= 1;
+    l->n_flying = l->flight;
+}
+
 /* Waits until no page is in use. False: something happened instead. */
 DEV bool loader_wait_all(struct loader *l) {
     const struct loader_page mine = loader_after(l, min(l->lane, RING_PAGES - 1));

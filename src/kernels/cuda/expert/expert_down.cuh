@@ -3,10 +3,11 @@
  *
  * A task goes through all listed experts for each of its row blocks of 16 columns, so no sum is
  * shared between blocks. The pages of an expert are those of one row block, without void ones: the
- * warps take them in turn across experts. A warp multiplies a page with up to EXPERT_PASS slots'
- * rows of h, which it reads where they lie. A *batch* is as many slots as scratch has room for;
- * then each thread adds the batch's slots to the sums of its rows and column, in order of the list.
- * Sums of up to DOWN_HELD token rows are in scratch, of more in y itself.
+ * warps take them in turn across experts. A warp multiplies a page with up to EXPERT_SET slots'
+ * rows of h at a time, which it reads where they lie, and releases it with the last ones. A *batch*
+ * is as many slots as scratch has room for; then each thread adds the batch's slots to the sums of
+ * its rows and column, in order of the list. Sums of up to DOWN_HELD token rows are in scratch, of
+ * more in y itself.
  *
  * Scratch:   0   sums [token row][16] F32
  *            +   batch: {token row, weight} [slot]
@@ -34,7 +35,7 @@ enum {
     DOWN_BATCH = (SCRATCH_BYTES - DOWN_SUMS_BYTES) / (DOWN_SLOT_FLOATS * 4 + 8) / 2 * 2,
     DOWN_GATES = QN_EXPERT_GATES,
 };
-static_assert(DOWN_BATCH >= EXPERT_PASS && sizeof(struct down_slot) == 8, "scratch");
+static_assert(DOWN_BATCH >= EXPERT_SET && sizeof(struct down_slot) == 8, "scratch");
 
 DEV struct down_slot *down_slots(void) {
     return (struct down_slot *)(SCRATCH + DOWN_SUMS_BYTES);
@@ -101,8 +102,9 @@ DEV void down_gather(const struct warp_context *c, const struct cuda_task *task,
 }
 
 /* Multiplies the warp's pages of an expert's row block with the slots [slot, slot + n); stores
- * their partial sums as the batch's from number `at` on. turn: the warp's first page. */
-template <int COLUMNS>
+ * their partial sums as the batch's from number `at` on. turn: the warp's first page. HOLDS: the
+ * pages stay for the expert's next slots. */
+template <int COLUMNS, bool HOLDS>
 DEV void down_multiply(struct warp_context *c, const struct cuda_task *task, uint32_t slot,
                        uint32_t n, uint32_t at, uint32_t turn) {
     float sums[COLUMNS][4] = {};
@@ -110,12 +112,12 @@ DEV void down_multiply(struct warp_context *c, const struct cuda_task *task, uin
 #pragma unroll 1
     for (uint32_t i = turn; i < DOWN_K_TILES; i += WARPS) {
         down_gather<COLUMNS>(c, task, slot, n, cuda_page_tile(DOWN_K_TILES, i), &x);
-        const uint4 *page = page_acquire(c);
+        const uint4 *page = HOLDS ? page_at(page_acquire_after(c, i / WARPS)) : page_acquire(c);
 #pragma unroll
         for (int pair = 0; pair < CUDA_PAGE_K / 32; pair++)
 #pragma unroll
             for (int k = 0; k < COLUMNS; k++) mma_pair(sums[k], page, pair, c->lane, x.of[k][pair]);
-        page_release(c);
+        if (!HOLDS) page_release(c);
     }
     const uint32_t g = c->lane / 4, j = c->lane % 4;
 #pragma unroll
@@ -222,19 +224,29 @@ DEV void down_results(const struct warp_context *c, const struct down_work *w) {
 
 /* ---- many token rows, or what does not fit scratch ---- */
 
-/* A pass over slots [slot, slot + n) of an expert. */
-DEV void down_pass(struct warp_context *c, struct down_work *w, uint32_t slot, uint32_t n) {
+/* The slots [slot, slot + n) of an expert. */
+template <bool HOLDS>
+DEV void down_set(struct warp_context *c, struct down_work *w, uint32_t slot, uint32_t n) {
     if (w->n + n > DOWN_BATCH) down_add(c, w);
     const uint32_t turn = (c->warp - c->turn) % WARPS;
     if (turn == 0) down_note(c, w, slot, n, w->n);
     if (turn < DOWN_K_TILES) {
-        if (n <= PACK_ROWS)
-            down_multiply<1>(c, w->task, slot, n, w->n, turn);
+        if (!HOLDS && n <= PACK_ROWS)
+            down_multiply<1, HOLDS>(c, w->task, slot, n, w->n, turn);
         else
-            down_multiply<2>(c, w->task, slot, n, w->n, turn);
+            down_multiply<2, HOLDS>(c, w->task, slot, n, w->n, turn);
     }
-    c->turn = turn_after(c->turn, DOWN_K_TILES);
+    if (!HOLDS) c->turn = turn_after(c->turn, DOWN_K_TILES);
     w->n += n;
+}
+
+/* All slots of an expert. */
+DEV void down_expert(struct warp_context *c, struct down_work *w, const struct expert_entry *e) {
+    uint32_t slot = e->slot0;
+#pragma unroll 1
+    for (; slot + EXPERT_SET < e->slot1; slot += EXPERT_SET)
+        down_set<EXPERT_DOWN_HOLDS>(c, w, slot, EXPERT_SET);
+    if (slot < e->slot1) down_set<false>(c, w, slot, e->slot1 - slot);
 }
 
 /* A row block: all listed experts, then the results. */
@@ -249,8 +261,7 @@ DEV void down_block(struct warp_context *c, struct down_work *w) {
         const struct expert_entry mine = expert_entries(&list, at, c->lane, &n);
         for (uint32_t i = 0; i < n; i++) {
             const struct expert_entry e = expert_entry_of(&mine, i);
-            for (uint32_t slot = e.slot0; slot < e.slot1; slot += EXPERT_PASS)
-                down_pass(c, w, slot, min(e.slot1 - slot, (uint32_t)EXPERT_PASS));
+            down_expert(c, w, &e);
         }
     }
     down_add(c, w);

@@ -7,17 +7,20 @@
  * added up by the warp that has the tile, in the same order in both forms:
  *
  *   row      one token row, in scratch: pages and partial sums are those of matvec.cuh
- *   gather   up to EXPERT_PASS slots of an expert at a time, in columns of eight: a warp has the
- *            k-tiles of one partial sum, whose rows it holds in registers for all row blocks of a
- *            group (matmul_stream.cuh has pages and partial sums so)
+ *   gather   up to EXPERT_UP_PASS slots of an expert at a time, in columns of eight: a warp has the
+ *            k-tiles of one partial sum. A *set* of up to EXPERT_SET slots' rows is in registers
+ *            for all row blocks of a group (matmul_stream.cuh has pages and partial sums so); with
+ *            more slots, further sets are in pages of the ring
  *
- * Bytes per page of 8 KB: gather, 8 KB of activations a column from L2, for up to six row blocks.
+ * Bytes per page of 8 KB: gather, 8 KB of activations a column from L2, for up to six row blocks,
+ * or for all of a run where a row is no more than eight k-tiles.
  *
  * Scratch, row:     0   the row, 16 bits, whole k-tiles
  *                   +   partial sums [row block of the group][16 rows][PARTIALS] F32
  *                 end   squares [half of a k-tile] F32
  * Scratch, gather:  0   partial sums [row block of the group][slot of the pass] x
- * STREAM_TOKEN_FLOATS end   squares [slot of the pass][k-tile] F32
+ * STREAM_TOKEN_FLOATS end   squares [slot of the pass][half of a k-tile] F32; with several
+ *                      sets then 1 / rms of each slot, and behind them the place in the slice
  */
 #ifndef QN_CUDA_EXPERT_EXPERT_GATE_UP_CUH
 #define QN_CUDA_EXPERT_EXPERT_GATE_UP_CUH
@@ -105,7 +108,7 @@ DEV bool up_run_row(struct warp_context *c, const struct cuda_task *task) {
     if (!wait_ready(c)) return false;
     if (c->thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
     struct expert_slice s =
-        expert_slice_of(expert_list_of(task->bias, task->row1), task->unit0, task->unit1, c->lane);
+        expert_slice_of(expert_list_of(task->bias, 1), task->unit0, task->unit1, c->lane);
     struct expert_run run;
     bool more = expert_slice_next(&s, c->lane, &run);
     if (!more) return true;
@@ -119,8 +122,13 @@ DEV bool up_run_row(struct warp_context *c, const struct cuda_task *task) {
 
 /* ---- many token rows ---- */
 
-enum { UP_SUMS_BYTES = 6 * PACK_ROWS * CUDA_STREAM_TOKEN_BYTES };
-static_assert(UP_SUMS_BYTES + EXPERT_PASS * ROW_HALVES * 4 <= SCRATCH_BYTES, "scratch");
+enum {
+    UP_SUMS_BYTES = 6 * PACK_ROWS * CUDA_STREAM_TOKEN_BYTES,
+    UP_HALVES_BYTES = EXPERT_UP_PASS * ROW_HALVES * 4,
+};
+static_assert(UP_SUMS_BYTES + UP_HALVES_BYTES <= SCRATCH_BYTES &&
+                  EXPERT_UP_PASS * CUDA_STREAM_TOKEN_BYTES <= UP_SUMS_BYTES,
+              "scratch");
 
 /* Squares of halves of k-tiles of a slot of the pass. */
 DEV float *up_halves(uint32_t slot) {
@@ -174,10 +182,11 @@ DEV struct up_eight up_eight_at(const float *row, uint32_t column) {
 }
 
 /* The B registers of the warp's k-tile in the step that begins with page k0, times the norm's
- * weights; stores the tile's squares. */
+ * weights; stores the tile's squares. at: the pass's number of the rows' first slot. */
 template <int COLUMNS>
 DEV void up_gather(const struct warp_context *c, const struct up_pass *p,
-                   const struct up_rows<COLUMNS> *rows, uint32_t k0, struct fragments<COLUMNS> *x) {
+                   const struct up_rows<COLUMNS> *rows, uint32_t at, uint32_t k0,
+                   struct fragments<COLUMNS> *x) {
     const struct stream f = up_stream(p);
     const uint32_t k_tile = stream_k_tile<QN_HIDDEN>(&f, k0), j = c->lane % 4;
     const float *norm = (const float *)p->task->norm;
@@ -199,8 +208,17 @@ DEV void up_gather(const struct warp_context *c, const struct up_pass *p,
                 squares[q] = squares_of_four(v.lo) + squares_of_four(v.hi);
             }
             const float sum = half_squares_by_eights(squares);
-            if (own && j == 0) up_halves(c->lane / 4 + PACK_ROWS * i)[2 * k_tile + half] = sum;
+            if (own && j == 0) up_halves(at + c->lane / 4 + PACK_ROWS * i)[2 * k_tile + half] = sum;
         }
+}
+
+/* Stores h of slot number `token` of the pass in row block `block`, column r of it, from the
+ * partial sums. All lanes take part. */
+DEV void up_result(const struct up_pass *p, const float *sums, uint32_t token, uint32_t block,
+                   uint32_t r, float inv) {
+    const float gate = stream_sum<OP_GATED_MLP, QN_HIDDEN>(sums, r) * inv;
+    const float up = stream_sum<OP_GATED_MLP, QN_HIDDEN>(sums, r + 8) * inv;
+    up_store(p->task, token < p->n, p->slot0 + token, block * 8 + r, up_value(gate, up));
 }
 
 /* h of the pass's slots in row blocks [first, end) of a run, whose partial sums are in scratch. */
@@ -212,12 +230,8 @@ DEV void up_results(const struct warp_context *c, const struct up_pass *p, uint3
     const uint32_t token = c->warp % EACH / 2 * PACK_ROWS + c->lane / 8 * 2 + c->warp % 2;
     const float inv = halves_inverse_rms(up_halves(token));
 #pragma unroll 1
-    for (uint32_t b = first + c->warp / EACH; b < end; b += WARPS / EACH) {
-        const float *sums = stream_sums<COLUMNS>(b - first, token);
-        const float gate = stream_sum<OP_GATED_MLP, QN_HIDDEN>(sums, r) * inv;
-        const float up = stream_sum<OP_GATED_MLP, QN_HIDDEN>(sums, r + 8) * inv;
-        up_store(p->task, token < p->n, p->slot0 + token, b * 8 + r, up_value(gate, up));
-    }
+    for (uint32_t b = first + c->warp / EACH; b < end; b += WARPS / EACH)
+        up_result(p, stream_sums<COLUMNS>(b - first, token), token, b, r, inv);
 }
 
 /* Row blocks [first, end) of a run for the slots of a pass, group by group. */
@@ -227,14 +241,14 @@ DEV void up_pass_run(struct warp_context *c, const struct up_pass *p, uint32_t f
     const struct up_rows<COLUMNS> rows = up_rows_of<COLUMNS>(c, p);
     const struct stream f = up_stream(p);
     struct fragments<COLUMNS> x;
-    if (ROW_TILES <= PARTIALS) up_gather<COLUMNS>(c, p, &rows, 0, &x);
+    if (ROW_TILES <= PARTIALS) up_gather<COLUMNS>(c, p, &rows, 0, 0, &x);
 #pragma unroll 1
     for (uint32_t b = first; b < end; b += GROUP) {
         const uint32_t n = min((uint32_t)GROUP, end - b);
         struct stream_partials<GROUP, COLUMNS> sums = {};
 #pragma unroll 1
         for (uint32_t k0 = 0; k0 < ROW_TILES; k0 += PARTIALS) {
-            if (ROW_TILES > PARTIALS) up_gather<COLUMNS>(c, p, &rows, k0, &x);
+            if (ROW_TILES > PARTIALS) up_gather<COLUMNS>(c, p, &rows, 0, k0, &x);
             stream_pages<QN_HIDDEN, GROUP, COLUMNS>(c, &f, k0, n, &x, &sums);
         }
 #pragma unroll
@@ -246,36 +260,212 @@ DEV void up_pass_run(struct warp_context *c, const struct up_pass *p, uint32_t f
     }
 }
 
-DEV void up_pass(struct warp_context *c, const struct up_pass *p, bool many, uint32_t first,
-                 uint32_t end) {
-    if (!many)
+DEV void up_pass(struct warp_context *c, const struct up_pass *p, uint32_t first, uint32_t end) {
+    if (p->n <= PACK_ROWS)
         up_pass_run<1, 6>(c, p, first, end);
     else
         up_pass_run<2, 2>(c, p, first, end);
 }
 
-/* A run: all its passes, group by group. */
+/* ---- passes over several sets of slots ----
+ *
+ * A page comes once for up to RING_DEPTH sets. A warp has its k-tile of the first set in registers,
+ * of the others in pages of the ring that it keeps, a set a page: [column][two steps][lane] 16
+ * bytes, read by the lane that wrote them. The pages of weights come through its other page slots,
+ * row block by row block, in a long lap (loader.cuh). So the sets are gathered once for a whole
+ * run.
+ */
+
+enum {
+    UP_MOST_KEPT = RING_DEPTH < 3 ? 1 : 2, /* sets of a pass that are in pages */
+    UP_COLUMNS = (1 + UP_MOST_KEPT) * EXPERT_COLUMNS,
+};
+
+/* A warp's place in a long lap. */
+struct up_lap {
+    uint32_t kept, depth; /* page slots of the warp that are kept; others, a power of two */
+    uint32_t at;          /* pages so far that came through the others */
+};
+
+/* Waits for the warp's next page in the lap. Gives its slot. */
+DEV uint32_t up_lap_acquire(const struct warp_context *c, const struct up_lap *lap) {
+    const uint32_t count = page_after(c->page, lap->kept + (lap->at & (lap->depth - 1)));
+    const uint32_t slot = page_slot(c->warp, count);
+    barrier_wait_acquire_cta(&SHARED->page_full[slot],
+                             page_parity(count) ^ ((lap->at & lap->depth) != 0));
+    return slot;
+}
+
+DEV void up_lap_release(const struct warp_context *c, struct up_lap *lap, uint32_t slot) {
+    __syncwarp();
+    if (c->lane == 0 || QN_EACH_ARRIVES) barrier_arrive_release_cta(&SHARED->page_empty[slot]);
+    lap->at++;
+}
+
+/* Takes the void pages that follow n ones, and gives the kept ones back. */
+DEV void up_lap_end(struct warp_context *c, struct up_lap *lap, uint32_t n) {
+    for (uint32_t i = expert_padding(n, lap->depth); i > 0; i--)
+        up_lap_release(c, lap, up_lap_acquire(c, lap));
+    page_copy_fence_shared(); /* copies will write where these lanes did */
+    for (uint32_t i = 0; i < lap->kept; i++) page_release(c);
+    c->page = page_after(c->page, lap->depth);
+}
+
+/* Where the lane has its share of set number 1, 2 ...; its 16 bytes are 32 apart. */
+DEV uint4 *up_kept_set(const struct warp_context *c, uint32_t set) {
+    const uint32_t slot = page_slot(c->warp, page_after(c->page, set - 1));
+    return (uint4 *)(RING + slot * CUDA_PAGE_BYTES) + c->lane;
+}
+
+/* Gathers all sets of a pass: the first one, which comes last, into x. */
+DEV void up_gather_sets(const struct warp_context *c, const struct up_pass *p, uint32_t kept,
+                        struct fragments<EXPERT_COLUMNS> *x) {
+#pragma unroll 1
+    for (uint32_t set = kept;; set--) {
+        struct up_pass of = *p;
+        of.slot0 += set * EXPERT_SET;
+        of.n = min(p->n - set * EXPERT_SET, (uint32_t)EXPERT_SET);
+        const struct up_rows<EXPERT_COLUMNS> rows = up_rows_of<EXPERT_COLUMNS>(c, &of);
+        up_gather<EXPERT_COLUMNS>(c, &of, &rows, set * EXPERT_SET, 0, x);
+        if (set == 0) break;
+        page_acquire_after(c, set - 1);
+        uint4 *to = up_kept_set(c, set);
+#pragma unroll
+        for (int i = 0; i < EXPERT_COLUMNS; i++)
+#pragma unroll
+            for (int pair = 0; pair < CUDA_PAGE_K / 32; pair++)
+                to[(i * (CUDA_PAGE_K / 32) + pair) * 32] = x->of[i][pair];
+    }
+}
+
+/* Multiplies a page with all sets, of which KEPT are in pages. */
+template <int KEPT>
+DEV void up_multiply_sets(const struct warp_context *c, const uint4 *page,
+                          const struct fragments<EXPERT_COLUMNS> *x,
+                          struct stream_partials<1, UP_COLUMNS> *sums) {
+    const uint4 *kept[KEPT];
+#pragma unroll
+    for (int i = 0; i < KEPT; i++) kept[i] = up_kept_set(c, i + 1);
+#pragma unroll
+    for (int pair = 0; pair < CUDA_PAGE_K / 32; pair++)
+#pragma unroll
+        for (int i = 0; i < (KEPT + 1) * EXPERT_COLUMNS; i++) {
+            const int set = i / EXPERT_COLUMNS, column = i % EXPERT_COLUMNS;
+            const uint4 b = set == 0 ? x->of[column][pair]
+                                     : kept[set - 1][(column * (CUDA_PAGE_K / 32) + pair) * 32];
+            mma_pair(sums->of[0][i], page, pair, c->lane, b);
+        }
+}
+
+/* h of the pass's slots in a row block, whose partial sums are in scratch, and 1 / rms of each slot
+ * in place of its first half's squares. */
+DEV void up_results_of_sets(const struct warp_context *c, const struct up_pass *p, uint32_t block) {
+#pragma unroll 1
+    for (uint32_t at = c->warp / 2 * PACK_ROWS; at < p->n; at += WARPS / 2 * PACK_ROWS) {
+        const uint32_t token = at + c->lane / 8 * 2 + c->warp % 2;
+        up_result(p, stream_sums<UP_COLUMNS>(0, token), token, block, c->lane % 8,
+                  *up_halves(token));
+    }
+}
+
+/* Row blocks [first, end) of a run for all sets of a pass. */
+DEV void up_pass_sets(struct warp_context *c, const struct up_pass *p, uint32_t first,
+                      uint32_t end) {
+    const struct stream f = up_stream(p);
+    const uint32_t kept = expert_kept(p->n);
+    struct up_lap lap = {kept, RING_DEPTH - kept, 0};
+    struct fragments<EXPERT_COLUMNS> x;
+    up_gather_sets(c, p, kept, &x);
+    sync_compute();
+    if (c->thread < p->n) *up_halves(c->thread) = halves_inverse_rms(up_halves(c->thread));
+#pragma unroll 1
+    for (uint32_t b = first; b < end; b++) {
+        struct stream_partials<1, UP_COLUMNS> sums = {};
+        const uint32_t slot = up_lap_acquire(c, &lap);
+        if (p->turn < ROW_TILES) {
+            if (kept == 1)
+                up_multiply_sets<1>(c, page_at(slot), &x, &sums);
+            else
+                up_multiply_sets<UP_MOST_KEPT>(c, page_at(slot), &x, &sums);
+        }
+        up_lap_release(c, &lap, slot);
+        partials_put<1, UP_COLUMNS>(c, &f, 0, 0, &sums);
+        sync_compute();
+        up_results_of_sets(c, p, b);
+        sync_compute(); /* the sums are read */
+    }
+    up_lap_end(c, &lap, end - first);
+}
+
+/* Where a task is in its slice, a lane of any warp each. */
+struct up_place {
+    struct expert_slice slice;
+    struct expert_run run;
+};
+
+enum { UP_PLACES = (SCRATCH_BYTES - 32 * sizeof(struct up_place)) / 8 * 8 };
+static_assert(EXPERT_UP_SETS == 1 || UP_SUMS_BYTES + UP_HALVES_BYTES <= UP_PLACES, "scratch");
+
+DEV struct up_place *up_place_of(const struct warp_context *c) {
+    return (struct up_place *)(SCRATCH + UP_PLACES) + c->lane;
+}
+
+/* The first pass of a run, over several sets. Not inlined, and called with nothing in registers:
+ * beside its sets there is no room for the place in the slice, and passes over one set would spill.
+ */
+CODE(void, up_run_sets, const struct cuda_task *task) {
+    struct warp_context c = context_load();
+    const struct expert_run *run = &up_place_of(&c)->run;
+    const struct up_pass p = {task, run->entry.slot0,
+                              min(run->entry.slot1 - run->entry.slot0, (uint32_t)EXPERT_UP_PASS),
+                              (c.warp - c.turn) % WARPS};
+    up_pass_sets(&c, &p, run->block0, run->block1);
+    context_store(&c);
+}
+
+/* Calls it, and leaves the run's other slots. */
+DEV void up_call_sets(struct warp_context *c, const struct cuda_task *task, struct up_place *at) {
+    if (c->warp == 0) *up_place_of(c) = *at;
+    context_store(c);
+    sync_compute();
+    up_run_sets(task);
+    *c = context_load();
+    *at = *up_place_of(c);
+    at->run.entry.slot0 = min(at->run.entry.slot0 + EXPERT_UP_PASS, at->run.entry.slot1);
+    sync_compute(); /* the place is read */
+}
+
+/* ---- a task ---- */
+
+/* A run in passes over one set: one pass, where there are passes over several. */
 DEV void up_run(struct warp_context *c, const struct cuda_task *task,
                 const struct expert_run *run) {
-    const uint32_t n = run->entry.slot1 - run->entry.slot0;
-    const uint32_t group = n <= EXPERT_PASS ? run->block1 - run->block0 : expert_group(&run->entry);
-    struct up_pass p = {task, run->entry.slot0, n, (c->warp - c->turn) % WARPS};
-    for (uint32_t b = run->block0; b < run->block1; b += group)
-        for (uint32_t at = 0; at < n; at += EXPERT_PASS) {
-            p.slot0 = run->entry.slot0 + at;
-            p.n = min(n - at, (uint32_t)EXPERT_PASS);
-            up_pass(c, &p, n > PACK_ROWS, b, min(b + group, run->block1));
+    struct up_pass p = {task, run->entry.slot0, run->entry.slot1 - run->entry.slot0,
+                        (c->warp - c->turn) % WARPS};
+    if (EXPERT_UP_SETS > 1) {
+        if (p.n > 0) up_pass(c, &p, run->block0, run->block1);
+        return;
+    }
+    for (uint32_t b = run->block0, end; b < run->block1; b = end) {
+        end = expert_stretch_end(run, b);
+        for (p.slot0 = run->entry.slot0; p.slot0 < run->entry.slot1; p.slot0 += p.n) {
+            p.n = min(run->entry.slot1 - p.slot0, (uint32_t)EXPERT_SET);
+            up_pass(c, &p, b, end);
         }
+    }
 }
 
 /* Runs a task of a graph of several token rows. False: the launch ends. */
 DEV bool up_run_gather(struct warp_context *c, const struct cuda_task *task) {
     if (!wait_ready(c)) return false;
     if (c->thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
-    struct expert_slice s =
+    struct up_place at = {};
+    at.slice =
         expert_slice_of(expert_list_of(task->bias, task->row1), task->unit0, task->unit1, c->lane);
-    struct expert_run run;
-    while (expert_slice_next(&s, c->lane, &run)) up_run(c, task, &run);
+    while (expert_slice_next(&at.slice, c->lane, &at.run)) {
+        while (expert_has_sets(at.run.entry.slot1 - at.run.entry.slot0)) up_call_sets(c, task, &at);
+        up_run(c, task, &at.run);
+    }
     return true;
 }
 

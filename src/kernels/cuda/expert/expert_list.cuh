@@ -16,8 +16,17 @@ enum {
     EXPERT_UP_BLOCKS = (QN_EXPERT_WIDTH + CUDA_PAGE_ROWS / 2 - 1) / (CUDA_PAGE_ROWS / 2),
     EXPERT_DOWN_BLOCKS = (QN_HIDDEN + CUDA_PAGE_ROWS - 1) / CUDA_PAGE_ROWS,
     EXPERT_ITEM_BLOCKS = EXPERT_BLOCK / (CUDA_PAGE_ROWS / 2), /* row blocks of an item */
-    EXPERT_COLUMNS = 2,                       /* most columns of eight slots of a pass */
-    EXPERT_PASS = EXPERT_COLUMNS * PACK_ROWS, /* slots that are multiplied at a time */
+    EXPERT_COLUMNS = 2, /* columns of eight slots whose k-tile a warp has in registers */
+    EXPERT_SET = EXPERT_COLUMNS * PACK_ROWS, /* ... these slots: a set */
+
+    /* Sets for which a page of gate and up comes once: one in registers, the others in all pages of
+     * the ring but a warp's last one (expert_gate_up.cuh). Each warp has one k-tile then. Before
+     * sm_90, where a ring is two pages a warp at most, the loader would spill (64 bytes). */
+    EXPERT_UP_SETS = HAS_BULK_COPIES && cuda_k_tiles(QN_HIDDEN) <= PARTIALS ? RING_DEPTH : 1,
+    EXPERT_UP_PASS = EXPERT_UP_SETS * EXPERT_SET,
+    /* Whether an expert's pages of a row block of down can be in the ring together: all of its
+     * slots are multiplied with them then. */
+    EXPERT_DOWN_HOLDS = cuda_k_tiles(QN_EXPERT_WIDTH) <= RING_PAGES,
 };
 
 /* An entry of the list. */
@@ -57,9 +66,16 @@ DEV struct expert_entry expert_entry_of(const struct expert_entry *mine, uint32_
             __shfl_sync(~0u, mine->slot1, lane)};
 }
 
-/* Passes over the slots of an entry; an entry without slots has none. */
-DEV uint32_t expert_passes(const struct expert_entry *e) {
-    return ceil_div(e->slot1 - e->slot0, EXPERT_PASS);
+/* How often an entry's pages of gate and up come: once for each pass over its slots. An entry
+ * without slots has none. */
+DEV uint32_t expert_up_passes(const struct expert_entry *e) {
+    return ceil_div(e->slot1 - e->slot0, EXPERT_UP_PASS);
+}
+
+/* How often those of down do. */
+DEV uint32_t expert_down_passes(const struct expert_entry *e) {
+    const uint32_t sets = ceil_div(e->slot1 - e->slot0, EXPERT_SET);
+    return EXPERT_DOWN_HOLDS ? min(sets, 1u) : sets;
 }
 
 /* Operand number i of those that have no word in the descriptor: `row`, the word `bias`, says where
@@ -76,9 +92,8 @@ struct expert_run {
     uint32_t block0, block1;
 };
 
-/* A slice of the list: the items whose places begin in it (graph/expert_list.h). An item costs what
- * passes over its row blocks do: a pass takes as long as its pages do to come, whatever slots it
- * has. */
+/* A slice of the list: the items whose places begin in it (graph/expert_list.h). An item costs its
+ * passes: a pass takes as long as its pages do to come, whatever slots it has. */
 struct expert_slice {
     struct expert_list list;
     uint32_t at;              /* the entry after the lanes' */
@@ -89,8 +104,9 @@ struct expert_slice {
     uint32_t first, last;     /* places of the slice */
 };
 
-DEV uint32_t expert_cost_of(const struct expert_entry *e) {
-    return QN_EXPERT_PLACING == EXPERT_STATIC ? 1 : max(expert_passes(e), 1u);
+DEV uint32_t expert_cost_of(const struct expert_list *list, const struct expert_entry *e) {
+    if (QN_EXPERT_PLACING == EXPERT_STATIC || list->n_slots <= EXPERT_UP_PASS) return 1;
+    return max(expert_up_passes(e), 1u);
 }
 
 /* The first of `items` items, `cost` places each from `start` on, that begins at or after a place.
@@ -117,7 +133,7 @@ DEV bool expert_slice_load(struct expert_slice *s, uint32_t lane) {
     uint32_t n, all;
     if (s->at >= s->list.rows) return false;
     s->mine = expert_entries(&s->list, s->at, lane, &n);
-    const uint32_t cost = lane < n ? expert_cost_of(&s->mine) : 0;
+    const uint32_t cost = lane < n ? expert_cost_of(&s->list, &s->mine) : 0;
     uint32_t start = s->place + warp_sum_before(cost * items, lane, &all);
     if (QN_EXPERT_PLACING == EXPERT_STATIC) start = s->mine.expert * items;
     s->item0 = lane < n ? expert_item_at(s->first, start, cost, items) : 0;
@@ -144,7 +160,7 @@ DEV struct expert_slice expert_slice_of(struct expert_list list, uint32_t i, uin
         for (uint32_t at = 0, here = 32; at < list.rows && here == 32; at += 32) {
             const struct expert_entry e = expert_entries(&list, at, lane, &here);
             uint32_t sum;
-            warp_sum_before(lane < here ? expert_cost_of(&e) * items : 0, lane, &sum);
+            warp_sum_before(lane < here ? expert_cost_of(&list, &e) * items : 0, lane, &sum);
             total += sum;
         }
     }
@@ -169,9 +185,34 @@ DEV bool expert_slice_next(struct expert_slice *s, uint32_t lane, struct expert_
 
 /* ---- how a run of several rows is worked on ---- */
 
-/* Row blocks of a group: their partial sums of a pass are in scratch together. */
-DEV uint32_t expert_group(const struct expert_entry *e) {
-    return e->slot1 - e->slot0 > PACK_ROWS ? 2 : 6;
+/* Row blocks of a group: their partial sums of a pass over so many slots, a set at most, are in
+ * scratch together. */
+DEV uint32_t expert_group(uint32_t slots) {
+    return slots > PACK_ROWS ? 2 : 6;
+}
+
+/* The end of the row blocks from b on that all passes of a run, over one set each, go through
+ * before the next ones begin: those of a group, so that pages of later passes may come from L2. */
+DEV uint32_t expert_stretch_end(const struct expert_run *run, uint32_t b) {
+    const uint32_t n = run->entry.slot1 - run->entry.slot0;
+    return n <= EXPERT_SET ? run->block1 : min(b + expert_group(n), run->block1);
+}
+
+/* Whether a pass over so many slots is one over several sets. */
+DEV bool expert_has_sets(uint32_t slots) {
+    return EXPERT_UP_SETS > 1 && slots > EXPERT_SET;
+}
+
+/* Sets of a pass over so many slots that are in pages of the ring, a page of each warp a set. */
+DEV uint32_t expert_kept(uint32_t slots) {
+    return (slots - 1) / EXPERT_SET;
+}
+
+/* Void pages per warp behind `pages` ones that come through `depth` page slots of a long lap, one
+ * or two: so each slot is used an odd number of times (loader.cuh). */
+static_assert(RING_DEPTH <= 3, "the lap's pages are a power of two");
+DEV uint32_t expert_padding(uint32_t pages, uint32_t depth) {
+    return (3 * depth - pages) & (2 * depth - 1);
 }
 
 /* Whether the whole graph is one token row: pages come row block by row block, without void ones.

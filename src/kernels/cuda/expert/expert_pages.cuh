@@ -11,17 +11,20 @@ DEV const char *expert_page(const char *image, uint32_t expert, uint32_t blocks,
     return image + ((uint64_t)expert * blocks + block) * k_tiles * CUDA_PAGE_BYTES;
 }
 
-/* A task's pages so far. In a long task, as with other weights, more pages may be under way once
- * there was room for a page after the first RING_PAGES. */
+/* Pages until more may be under way, 0: they may be, or never shall. As with other weights, that is
+ * in a long task, once there was room for a page after the first RING_PAGES. */
 struct expert_count {
-    uint32_t n;
-    bool is_long;
+    uint32_t left;
 };
 
+DEV struct expert_count expert_count_of(uint32_t n_pages) {
+    return {loader_is_long(n_pages) ? RING_PAGES : 0u};
+}
+
 DEV void expert_note(struct loader *l, struct expert_count *pages, uint32_t n) {
-    if (pages->is_long && pages->n < RING_PAGES && pages->n + n >= RING_PAGES)
-        loader_set_flight(l, (l->near + l->deep) / 2);
-    pages->n += n;
+    if (pages->left == 0) return;
+    if (pages->left <= n) loader_set_flight(l, (l->near + l->deep) / 2);
+    pages->left -= min(n, pages->left);
 }
 
 /* The pages of a group of row blocks: eight of each, then the next eight of each. */
@@ -37,11 +40,28 @@ DEV bool expert_group_pages(struct loader *l, const char *from, uint32_t n_block
     return true;
 }
 
-/* A run's pages, once for each pass over its slots, group by group. */
-DEV bool expert_run_pages(struct loader *l, const char *image, const struct expert_run *run,
-                          struct expert_count *pages) {
+/* The pages of n_blocks row blocks for a pass over several sets: void ones, which are the memory of
+ * `kept` sets, then a step for each row block. */
+DEV bool expert_lap_pages(struct loader *l, const char *from, uint32_t n_blocks, uint32_t kept) {
     constexpr uint32_t k_tiles = cuda_k_tiles(QN_HIDDEN);
-    const uint32_t group = expert_group(&run->entry), passes = expert_passes(&run->entry);
+    const uint32_t steps = kept + n_blocks + expert_padding(n_blocks, RING_DEPTH - kept);
+#pragma unroll 1
+    for (uint32_t i = 0; i < steps; i++) {
+        const bool there = i >= kept && i - kept < n_blocks;
+        if (!loader_lap_issue(l, from, there ? k_tiles : 0, kept * WARPS, i * WARPS)) return false;
+        if (there) from += k_tiles * CUDA_PAGE_BYTES;
+    }
+    loader_lap_end(l);
+    return true;
+}
+
+/* A run's pages, once for each pass over its slots: where passes are over one set each, those of a
+ * group of row blocks, then of the next. */
+DEV bool expert_group_run_pages(struct loader *l, const char *image, const struct expert_run *run,
+                                struct expert_count *pages) {
+    constexpr uint32_t k_tiles = cuda_k_tiles(QN_HIDDEN);
+    const uint32_t group = expert_group(run->entry.slot1 - run->entry.slot0);
+    const uint32_t passes = expert_up_passes(&run->entry);
     for (uint32_t b = run->block0; b < run->block1; b += group) {
         const char *from = expert_page(image, run->entry.expert, EXPERT_UP_BLOCKS, b, k_tiles);
         for (uint32_t p = 0; p < passes; p++) {
@@ -53,14 +73,44 @@ DEV bool expert_run_pages(struct loader *l, const char *image, const struct expe
     return true;
 }
 
+/* The same where they may be over several: those of the whole run. */
+DEV bool expert_sets_run_pages(struct loader *l, const char *image, const struct expert_run *run,
+                               struct expert_count *pages) {
+    constexpr uint32_t k_tiles = cuda_k_tiles(QN_HIDDEN);
+    const uint32_t n_blocks = run->block1 - run->block0;
+    const char *from =
+        expert_page(image, run->entry.expert, EXPERT_UP_BLOCKS, run->block0, k_tiles);
+    for (uint32_t slot = run->entry.slot0; slot < run->entry.slot1; slot += EXPERT_UP_PASS) {
+        const uint32_t slots = min(run->entry.slot1 - slot, (uint32_t)EXPERT_UP_PASS);
+        if (expert_has_sets(slots)) {
+            expert_note(l, pages, n_blocks * k_tiles);
+            if (!expert_lap_pages(l, from, n_blocks, expert_kept(slots))) return false;
+            continue;
+        }
+        const uint32_t group = expert_group(slots);
+        for (uint32_t b = 0; b < n_blocks; b += group) {
+            const uint32_t n = min(group, n_blocks - b);
+            const char *src = from + (uint64_t)b * k_tiles * CUDA_PAGE_BYTES;
+            if (!expert_group_pages(l, src, n)) return false;
+            expert_note(l, pages, n * k_tiles);
+        }
+    }
+    return true;
+}
+
+DEV bool expert_run_pages(struct loader *l, const char *image, const struct expert_run *run,
+                          struct expert_count *pages) {
+    return EXPERT_UP_SETS > 1 ? expert_sets_run_pages(l, image, run, pages)
+                              : expert_group_run_pages(l, image, run, pages);
+}
+
 /* EXPERT_GATE_UP: a slice of the list. */
 DEV bool expert_up_pages(struct loader *l, const struct loader_task *t, uint32_t word) {
     constexpr uint32_t k_tiles = cuda_k_tiles(QN_HIDDEN);
     const struct expert_list list = expert_list_of(loader_words(word, TASK_WORD(bias)), t->rows);
     struct expert_slice s =
         expert_slice_of(list, t->unit0, loader_word(word, TASK_WORD(unit1)), l->lane);
-    struct expert_count pages = {0,
-                                 loader_is_long((s.last - s.first) * EXPERT_ITEM_BLOCKS * k_tiles)};
+    struct expert_count pages = expert_count_of((s.last - s.first) * EXPERT_ITEM_BLOCKS * k_tiles);
     struct expert_run run;
     while (expert_slice_next(&s, l->lane, &run)) {
         const char *from =
@@ -73,7 +123,7 @@ DEV bool expert_up_pages(struct loader *l, const struct loader_task *t, uint32_t
     return true;
 }
 
-/* EXPERT_DOWN: row block by row block, expert by expert, once for each pass over its slots. */
+/* EXPERT_DOWN: row block by row block, expert by expert. */
 DEV bool expert_down_pages(struct loader *l, const struct loader_task *t, uint32_t word) {
     constexpr uint32_t k_tiles = cuda_k_tiles(QN_EXPERT_WIDTH);
     const struct expert_list list =
@@ -82,11 +132,11 @@ DEV bool expert_down_pages(struct loader *l, const struct loader_task *t, uint32
     for (uint32_t b = t->block0; b < t->block1; b++)
         for (uint32_t at = 0, n = 32; at < list.rows && n == 32; at += 32) {
             const struct expert_entry mine = expert_entries(&list, at, l->lane, &n);
-            pages.is_long = pages.is_long || loader_is_long(n * k_tiles);
+            if (b == t->block0 && at == 0) pages = expert_count_of(n * k_tiles);
             for (uint32_t i = 0; i < n; i++) {
                 const struct expert_entry e = expert_entry_of(&mine, i);
                 const char *from = expert_page(t->image, e.expert, EXPERT_DOWN_BLOCKS, b, k_tiles);
-                for (uint32_t p = expert_passes(&e); p > 0; p--) {
+                for (uint32_t p = expert_down_passes(&e); p > 0; p--) {
                     if (!loader_issue(l, from, k_tiles)) return false;
                     expert_note(l, &pages, k_tiles);
                 }
