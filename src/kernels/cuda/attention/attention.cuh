@@ -27,7 +27,6 @@
 /* How many of a lane's rows g and g + 8 the heads of one token can have. */
 #define HEAD_HALVES (SUB_HEADS > 8 ? 2 : 1)
 #define PAIRS       ((QN_HEAD_DIM + 31) / 32) /* 32 columns of q and k: two mma steps */
-#define SPANS       ((QN_HEAD_DIM + 63) / 64) /* 64 columns of v: eight mma columns */
 #define STATE_SIZE  (QN_VALUE_DIM + 2)        /* max, sum, unnormalised output */
 
 /* Up to 16 query rows that share a KV head. */

@@ -17,12 +17,13 @@
  * the lane's place in the weights, of which a row block has BLOCK_STEPS steps; x: activations. */
 template <int WB, int WO, int STEPS, int BLOCK_STEPS>
 DEV void steps_mma(uint32_t lane, const uint4 *w, const char *x, float sum[WB][WO][4]) {
-    x += lane / 16 * (WO > 1 ? STEPS * 256 : 0) + lane % 16 * 16; /* of four matrices the row */
+    const uint32_t row = lane / 16 * (WO > 1 ? STEPS * 256 : 0) + lane % 16 * 16; /* of a matrix */
 #pragma unroll
     for (int s = 0; s < STEPS; s++) {
         uint4 b[(WO + 1) / 2]; /* two columns of tokens each */
 #pragma unroll
-        for (int i = 0; i < WO; i += 2) b[i / 2] = load_matrices(x + i * (STEPS * 256) + s * 256);
+        for (int i = 0; i < WO; i += 2)
+            b[i / 2] = load_matrices(x + i * (STEPS * 256) + s * 256 + row);
 #pragma unroll
         for (int n = 0; n < WB; n++) {
             const uint4 a = w[n * (BLOCK_STEPS * 32) + 32 * s];

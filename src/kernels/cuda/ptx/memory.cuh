@@ -161,14 +161,6 @@ DEV uint32_t shared_load_volatile(const uint32_t *p) {
 DEV void shared_store_volatile(uint32_t *p, uint32_t v) {
     *(volatile uint32_t *)p = v;
 }
-/* 16 bytes into v, if they are wanted: without a branch, and without registers for both. */
-DEV void shared_load16_if(bool wanted, const void *p, uint4 *v) {
-    asm volatile("{\n.reg .pred q;\nsetp.ne.u32 q, %4, 0;\n"
-                 "@q ld.shared.v4.u32 {%0, %1, %2, %3}, [%5];\n}"
-                 : "+r"(v->x), "+r"(v->y), "+r"(v->z), "+r"(v->w)
-                 : "r"((uint32_t)wanted), "r"(ptx_shared_address(p))
-                 : "memory");
-}
 DEV uint32_t shared_load_acquire_cta(const uint32_t *p) {
     uint32_t v;
     asm volatile("ld.acquire.cta.shared.u32 %0, [%1];"

@@ -119,9 +119,6 @@ DEV void pause_ns(uint32_t ns) {
     (void)ns;
     emu_wait();
 }
-DEV void shared_load16_if(bool wanted, const void *p, uint4 *v) {
-    if (wanted) *v = *(const uint4 *)p;
-}
 /* Where every lane's row begins, from the block's shared memory on. */
 DEV const uint32_t *rows_of_matrices(const void *row) {
     return emu_exchange((uint32_t)((const char *)row - emu_self->shared));
