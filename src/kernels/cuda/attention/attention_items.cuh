@@ -10,7 +10,7 @@
  *   page      all of it was in the cache before the iteration: the loader fetches it as soon as
  *             there is room, long before the task's event
  *   fresh     the iteration itself writes some of it: the page holds the positions before, the
- *             compute warps make the others in scratch
+ *             compute warps add the others
  *
  * A share takes one page, k[16][head_dim], then v[16][head_dim]. Where these do not fit it takes
  * two: an item has its eight shares' pages of k, then those of v. Pages of shares of which nothing
