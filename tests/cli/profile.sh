@@ -28,7 +28,7 @@ run 0 profile $GOLDEN/qwen3-moe --backend cpu --threads 2 --output-len 24 --form
 check 'o[0]["experts_read_per_layer"] == 3 and o[0]["busiest_over_mean"] >= 1'
 check '[p["bytes"] for p in o[0]["operators"] if p["op"] == "expert_down"] == [2 * 3 * 48 * 40 * 2]'
 check '[p["bytes"] for p in o[0]["operators"] if p["op"] == "expert_gate_up"] == [2 * 3 * 2 * 48 * 40 * 2]'
-run 0 profile $GOLDEN/qwen3-moe --backend cpu --threads 2 --output-len 8 --batch-size 3
+run 0 profile $GOLDEN/qwen3-moe --backend cpu --threads 2 --output-len 40 --batch-size 3
 out_says "busiest worker over the mean"
 out_says "experts read by a layer"
 out_says "the largest losses"
