@@ -64,12 +64,6 @@ struct fresh_heads {
     uint32_t fresh, end, key;
 };
 
-/* The row of a chunk's number i in a share, where its lines begin. */
-DEV uint32_t share_chunk_at(uint32_t i) {
-    constexpr uint32_t chunks = QN_HEAD_DIM / 8;
-    return kv_row_at(i / chunks) + i % chunks / 8 * KV_PLANE + i % chunks % 8 * 16;
-}
-
 /* Zeros for values of the share at `values` that begins at `first`, as far as the row does not see
  * them: their weights are zero, which only numbers survive. */
 DEV void decode_clear(const struct warp_context *c, const struct attention_item *w, char *values,
@@ -78,7 +72,7 @@ DEV void decode_clear(const struct warp_context *c, const struct attention_item 
     const uint32_t n = item_sees(w, first) ? min(w->hi - first, SHARE_POSITIONS + 0u) : 0;
 #pragma unroll 1
     for (uint32_t i = n * chunks + c->lane; i < SHARE_POSITIONS * chunks; i += 32)
-        *(uint4 *)(values + share_chunk_at(i)) = make_uint4(0, 0, 0, 0);
+        *(uint4 *)(values + kv_stored_at(i)) = make_uint4(0, 0, 0, 0);
 }
 
 /* Fresh keys or values of the share at `page` that begins at `first` from scratch to where they
@@ -91,9 +85,8 @@ DEV void decode_complete(const struct warp_context *c, const struct attention_it
 #pragma unroll 1
     for (uint32_t i = c->lane; i < (end - begin) * chunks; i += 32) {
         const uint32_t number = f->key + 2 * (f->end - 1 - begin - i / chunks) + is_value;
-        const uint32_t at = i % chunks / 8 * KV_PLANE + i % chunks % 8 * 16;
-        *(uint4 *)(page + share_chunk_at((begin - first) * chunks + i)) =
-            *(const uint4 *)(head_at(number) + at);
+        *(uint4 *)(page + kv_stored_at((begin - first) * chunks + i)) =
+            *(const uint4 *)(head_at(number) + kv_stored_at(i % chunks));
     }
 }
 
@@ -153,7 +146,7 @@ DEV uint32_t decode_page(const struct warp_context *c, uint32_t share, uint32_t 
  * pair of columns. */
 DEV uint32_t decode_value_at(const struct warp_context *c, uint32_t pair) {
     const uint32_t chunk = min(2 * pair + c->lane / 16, QN_HEAD_DIM / 8 - 1u), n = value_row(c);
-    return (SHARE_PAGES == 1 ? SHARE_BYTES : 0) + kv_row_at(n) + kv_chunk_at(n, chunk, KV_PLANE);
+    return (SHARE_PAGES == 1 ? SHARE_BYTES : 0) + kv_row_at(n) + kv_chunk_at(n, chunk);
 }
 DEV uint4 decode_value(const struct warp_context *c, uint32_t share, uint32_t n, uint32_t at) {
     return load_matrices_turned(RING + decode_page(c, share, n) + at);

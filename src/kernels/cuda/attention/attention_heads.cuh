@@ -115,8 +115,7 @@ DEV void head_put(const struct warp_context *c, const struct item_head *h, float
     const uint32_t place = h->unit < QN_N_HEADS ? h->i : h->position;
 #pragma unroll
     for (int u = 0; u < LANE_PAIRS; u++)
-        if (c->lane + 32 * u < HALF_DIM)
-            kv_store(h->line, KV_PLANE, place, c->lane + 32 * u, a[u], b[u]);
+        if (c->lane + 32 * u < HALF_DIM) kv_store(h->line, place, c->lane + 32 * u, a[u], b[u]);
 }
 
 DEV void head_make(const struct warp_context *c, const struct item_head *h) {
@@ -148,7 +147,7 @@ DEV void heads_keep(const struct warp_context *c, const struct cuda_task *task,
 #pragma unroll 1
     for (uint32_t i = c->lane; i < 2 * (QN_HEAD_DIM / 8); i += 32) {
         const uint32_t is_value = i / (QN_HEAD_DIM / 8), chunk = i % (QN_HEAD_DIM / 8);
-        const uint32_t at = chunk / 8 * KV_PLANE + chunk % 8 * 16;
+        const uint32_t at = kv_stored_at(chunk);
         *(uint4 *)(to + is_value * (KV_VALUE_STRIDE * 2) + at) =
             *(const uint4 *)((is_value ? value : key) + at);
     }

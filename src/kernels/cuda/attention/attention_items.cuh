@@ -215,7 +215,7 @@ DEV struct latent_slice latent_slice_of(const struct block_shared *b, uint32_t k
     return {(uint32_t)from, (uint32_t)to, quarters};
 }
 
-/* An item's row, its piece of those that the row sees, its step of heads and its quarter. */
+/* An item is of a row, of one of the pieces that the row sees, of a step of heads, of a quarter. */
 struct latent_place {
     uint32_t row, piece, step, quarter;
 };

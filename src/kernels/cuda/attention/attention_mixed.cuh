@@ -63,7 +63,7 @@ DEV struct steps_fresh fresh_ask(const struct warp_context *c, const struct cuda
         const uint32_t chunk = i < FRESH_KEY ? i : half_of(c) * (HALF_COLUMNS / 8) + i - FRESH_KEY;
         const char *from = line + (i < FRESH_KEY ? 0 : KV_VALUE_STRIDE * 2);
         if (i < FRESH_BYTES / 16 && chunk < QN_HEAD_DIM / 8)
-            fresh.chunk[n] = load_vector_l2(from + kv_chunk_at(unit->fresh, chunk, KV_PLANE));
+            fresh.chunk[n] = load_vector_l2(from + kv_chunk_at(unit->fresh, chunk));
     }
     return fresh;
 }

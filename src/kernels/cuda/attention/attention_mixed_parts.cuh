@@ -261,7 +261,7 @@ DEV void ask_keys(const struct warp_context *c, const uint16_t *kv, uint32_t pla
         if (row < 16 && from != NOWHERE)
             copy16_async(to + row * KEY_ROW + part_chunk(row, chunk),
                          kv_line(kv + (uint64_t)from * QN_HEAD_DIM, position) +
-                             kv_chunk_at(position, chunk, KV_PLANE));
+                             kv_chunk_at(position, chunk));
     }
 }
 DEV void ask_values(const struct warp_context *c, const uint16_t *kv, uint32_t place,
@@ -274,7 +274,7 @@ DEV void ask_values(const struct warp_context *c, const uint16_t *kv, uint32_t p
         if (from != NOWHERE && skip + chunk < QN_HEAD_DIM / 8)
             copy16_async(to + row * VALUE_ROW + part_chunk(row, chunk),
                          kv_line(kv + (uint64_t)from * QN_HEAD_DIM, position) +
-                             KV_VALUE_STRIDE * 2 + kv_chunk_at(position, skip + chunk, KV_PLANE));
+                             KV_VALUE_STRIDE * 2 + kv_chunk_at(position, skip + chunk));
     }
 }
 
@@ -289,8 +289,7 @@ enum {
 };
 /* Copies the lane's chunk of row i of 16. */
 DEV void ask_chunk(const char *from, char *to, uint32_t i, uint32_t chunk) {
-    copy16_once_async(to, from + (KV_SWAPS ? chunk / 8 * KV_PLANE + chunk % 8 * 16
-                                           : kv_chunk_at(i, chunk, KV_PLANE)));
+    copy16_once_async(to, from + (KV_SWAPS ? kv_stored_at(chunk) : kv_chunk_at(i, chunk)));
 }
 DEV void ask_key_block(const struct warp_context *c, const uint16_t *kv, uint32_t place, uint32_t n,
                        char *to) {
@@ -325,8 +324,7 @@ DEV void ask_value_blocks(const struct warp_context *c, const uint16_t *kv, uint
                           row + i, column);
             else
                 copy16_once_async(to + i * VALUE_ROW + part_chunk(row + i, chunk),
-                                  from + kv_row_at(row + i) +
-                                      kv_chunk_at(row + i, column, KV_PLANE));
+                                  from + kv_row_at(row + i) + kv_chunk_at(row + i, column));
         }
     }
 }

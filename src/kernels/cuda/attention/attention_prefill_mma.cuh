@@ -123,7 +123,7 @@ DEV void rows_ask(const struct warp_context *c, const struct rows_ring *, uint32
             const uint32_t position = min(first + row, s.hi - 1);
             const uint16_t *line =
                 (const uint16_t *)SHARED->pieces.kv + __shfl_sync(~0u, offset, row);
-            const char *from = (const char *)line + kv_chunk_at(position, chunk, KV_PLANE);
+            const char *from = (const char *)line + kv_chunk_at(position, chunk);
             const uint32_t to = row * ROW_BYTES + chunk / 8 * 128 + (chunk % 8 ^ row % 8) * 16;
             if (i >= 16 * chunks) continue;
             copy16_async(keys + to, from);

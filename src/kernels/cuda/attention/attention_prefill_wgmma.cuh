@@ -82,11 +82,8 @@ DEV void rows_ask(const struct warp_context *c, uint32_t block, uint32_t piece, 
 DEV void rows_clear(const struct warp_context *c, uint32_t buffer, uint32_t n) {
     constexpr uint32_t chunks = QN_HEAD_DIM / 8;
     char *values = shared_memory + rows_piece(buffer) + ROW_VALUES;
-    for (uint32_t i = c->thread; i < (ATTENTION_PIECE - n) * chunks; i += COMPUTE_THREADS) {
-        const uint32_t row = n + i / chunks, chunk = i % chunks;
-        *(uint4 *)(values + kv_row_at(row) + chunk / 8 * KV_PLANE + chunk % 8 * 16) =
-            make_uint4(0, 0, 0, 0);
-    }
+    for (uint32_t i = n * chunks + c->thread; i < ATTENTION_PIECE * chunks; i += COMPUTE_THREADS)
+        *(uint4 *)(values + kv_stored_at(i)) = make_uint4(0, 0, 0, 0);
     page_copy_fence_shared(); /* products will read where this thread wrote */
     sync_compute();
 }
@@ -116,7 +113,7 @@ DEV void rows_queries(const struct warp_context *c, const struct cuda_task *task
             v[0] = load4_l2(q + row * QN_HEAD_DIM + 8 * chunk);
             v[1] = load4_l2(q + row * QN_HEAD_DIM + 8 * chunk + 4);
         }
-        *(uint4 *)(to + kv_row_at(m) + kv_chunk_at(m, chunk, KV_PLANE)) =
+        *(uint4 *)(to + kv_row_at(m) + kv_chunk_at(m, chunk)) =
             make_uint4(pack_pair<KV_E>(v[0].x, v[0].y), pack_pair<KV_E>(v[0].z, v[0].w),
                        pack_pair<KV_E>(v[1].x, v[1].y), pack_pair<KV_E>(v[1].z, v[1].w));
     }

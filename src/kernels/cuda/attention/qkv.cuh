@@ -19,10 +19,10 @@ DEV void qkv_store_query(const struct cuda_task *task, uint32_t unit, uint32_t r
 
 /* Columns i and i + HALF_DIM of a key or a value, in its row of the cache or of another place;
  * line: its first line; plane: from 64 columns to the next. */
-DEV void kv_store(char *line, uint32_t plane, uint32_t position, uint32_t i, float a, float b) {
+DEV void kv_store(char *line, uint32_t position, uint32_t i, float a, float b) {
     const uint32_t j = i + HALF_DIM;
-    *(uint16_t *)(line + kv_chunk_at(position, i / 8, plane) + i % 8 * 2) = pack_one<KV_E>(a);
-    *(uint16_t *)(line + kv_chunk_at(position, j / 8, plane) + j % 8 * 2) = pack_one<KV_E>(b);
+    *(uint16_t *)(line + kv_chunk_at(position, i / 8) + i % 8 * 2) = pack_one<KV_E>(a);
+    *(uint16_t *)(line + kv_chunk_at(position, j / 8) + j % 8 * 2) = pack_one<KV_E>(b);
 }
 
 /* unit: key heads, then value heads; row: the position's in the cache */
@@ -31,7 +31,7 @@ DEV void qkv_store_kv(uint64_t cache, uint32_t unit, uint32_t row, uint32_t posi
     uint16_t *kv = (uint16_t *)cache + (uint64_t)row * QN_HEAD_DIM;
     uint32_t head_idx = unit % QN_N_KV_HEADS, value = unit / QN_N_KV_HEADS;
     kv += (uint64_t)value * KV_VALUE_STRIDE + (uint64_t)head_idx * KV_HEAD_STRIDE;
-    kv_store(kv_line(kv, position), KV_PLANE, position, i, a, b);
+    kv_store(kv_line(kv, position), position, i, a, b);
 }
 
 /* What turns a head: the lane's weights of the norm and rotations. Constants. */

@@ -35,10 +35,15 @@ enum {
 DEV uint32_t kv_row_at(uint32_t n) {
     return KV_LINE == KV_ROW ? n * KV_ROW : n / 8 * (8 * KV_ROW) + n % 8 * KV_LINE;
 }
-/* Where chunk number `chunk` of a row lies, from its first line on; plane: KV_PLANE, or the same of
- * a place where the row lies by itself. */
-DEV uint32_t kv_chunk_at(uint32_t position, uint32_t chunk, uint32_t plane) {
-    return KV_SWAPS ? chunk / 8 * plane + (chunk % 8 ^ position % 8) * 16 : chunk * 16;
+/* Where chunk number `chunk` of a position's row lies, from its first line on. */
+DEV uint32_t kv_chunk_at(uint32_t position, uint32_t chunk) {
+    return KV_SWAPS ? chunk / 8 * KV_PLANE + (chunk % 8 ^ position % 8) * 16 : chunk * 16;
+}
+/* Where chunk number i lies as it is stored, of rows that follow each other, from the first one's
+ * first line on: for copies, which keep the order. */
+DEV uint32_t kv_stored_at(uint32_t i) {
+    constexpr uint32_t chunks = QN_HEAD_DIM / 8;
+    return kv_row_at(i / chunks) + i % chunks / 8 * KV_PLANE + i % chunks % 8 * 16;
 }
 /* The first line of a position's row, of which `row` is where rows that follow each other would
  * have it: a row is numbered so. */
