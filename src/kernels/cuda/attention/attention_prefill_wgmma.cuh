@@ -82,8 +82,11 @@ DEV void rows_ask(const struct warp_context *c, uint32_t block, uint32_t piece, 
 DEV void rows_clear(const struct warp_context *c, uint32_t buffer, uint32_t n) {
     constexpr uint32_t chunks = QN_HEAD_DIM / 8;
     char *values = shared_memory + rows_piece(buffer) + ROW_VALUES;
-    for (uint32_t i = n * chunks + c->thread; i < ATTENTION_PIECE * chunks; i += COMPUTE_THREADS)
-        *(uint4 *)(values + kv_stored_at(i)) = make_uint4(0, 0, 0, 0);
+    for (uint32_t i = c->thread; i < (ATTENTION_PIECE - n) * chunks; i += COMPUTE_THREADS) {
+        const uint32_t row = n + i / chunks, chunk = i % chunks;
+        *(uint4 *)(values + kv_row_at(row) + chunk / 8 * KV_PLANE + chunk % 8 * 16) =
+            make_uint4(0, 0, 0, 0);
+    }
     page_copy_fence_shared(); /* products will read where this thread wrote */
     sync_compute();
 }
