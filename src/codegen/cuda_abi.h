@@ -143,6 +143,10 @@ CUDA_ABI_FN uint32_t cuda_sub_heads(uint32_t group, uint32_t head_dim) {
     const uint32_t most = head_dim <= 128 ? 16 : 8;
     return group < most ? group : most;
 }
+/* Whether whole heads fill a tile of PACK_TILE weight rows. */
+CUDA_ABI_FN int cuda_head_tiles(uint32_t head_dim) {
+    return head_dim % CUDA_PAGE_ROWS == 0 && PACK_TILE % head_dim == 0;
+}
 /* Token rows whose places a block keeps. In an iteration of no more rows it knows whether each is
  * another request's, so WHOLE may have so many. */
 enum { CUDA_PLACES = 64 };
@@ -216,9 +220,10 @@ CUDA_ABI_FN uint32_t cuda_tile_page(uint32_t k_tiles, uint32_t tile) {
 
 /* Kinds of tasks whose weights come as pages. */
 CUDA_ABI_FN int cuda_has_pages(uint32_t kind) {
-    return kind == OP_QKV_LINEAR || kind == OP_LINEAR || kind == OP_LINEAR_SPLITK ||
-           kind == OP_GATED_MLP || kind == OP_LM_HEAD || kind == OP_ROUTER ||
-           kind == OP_LATENT_HEADS || kind == OP_LATENT_VALUES || kind == OP_LATENT_MERGE;
+    return kind == OP_QKV_LINEAR || kind == OP_QKV_FUSED || kind == OP_LINEAR ||
+           kind == OP_LINEAR_SPLITK || kind == OP_GATED_MLP || kind == OP_LM_HEAD ||
+           kind == OP_ROUTER || kind == OP_LATENT_HEADS || kind == OP_LATENT_VALUES ||
+           kind == OP_LATENT_MERGE;
 }
 
 /* Kinds of tasks whose weights are pages of the experts that the iteration lists. */
@@ -277,16 +282,15 @@ struct cuda_task {
      * w      EMBED and SAMPLE table; matrix products: the weights' image
      * in     the first activation: x, a, qkv, q, raw, part, parts, squares, logits
      * norm   one row, ROUTER, EXPERT_GATE_UP: norm; EMBED, LINEAR, SPLITK_SUM and EXPERT_DOWN
-     *        next; STEP and WHOLE q_norm; LATENT_HEADS c_norm
-     * bias   QKV_LINEAR bq, bk, bv in one; LINEAR and SPLITK_SUM bias; GATED_MLP bg;
+     *        next; QKV_FUSED, STEP and WHOLE q_norm; LATENT_HEADS c_norm
+     * bias   QKV_LINEAR and QKV_FUSED bq, bk, bv in one; LINEAR and SPLITK_SUM bias; GATED_MLP bg;
      *        EXPERT_GATE_UP list; EXPERT_DOWN struct cuda_beyond
-     * more   QKV_HEADS q_norm; ATTENTION, SPLIT, STEP, WHOLE kv; LINEAR, SPLITK_SUM and EXPERT_DOWN
-     *        residual; GATED_MLP bu; SAMPLE part; LATENT_HEADS c; ROUTE weight; EXPERT_GATE_UP
-     *        slots
-     * more2  QKV_HEADS, STEP and WHOLE k_norm; others squares, written or read
+     * more   QKV_HEADS q_norm; QKV_FUSED k_norm; ATTENTION, SPLIT, STEP, WHOLE kv; LINEAR,
+     * SPLITK_SUM and EXPERT_DOWN residual; GATED_MLP bu; SAMPLE part; LATENT_HEADS c; ROUTE weight;
+     * EXPERT_GATE_UP slots more2  QKV_HEADS, STEP and WHOLE k_norm; others squares, written or read
      * out    the first result; RESET_SENTINELS: the first byte of all units
-     * out2   EMBED, LINEAR, SPLITK_SUM and EXPERT_DOWN normed; QKV_HEADS, LATENT_HEADS kv; LM_HEAD
-     *        part; ROUTE slots */
+     * out2   EMBED, LINEAR, SPLITK_SUM and EXPERT_DOWN normed; QKV_HEADS, QKV_FUSED, LATENT_HEADS
+     * kv; LM_HEAD part; ROUTE slots */
     uint64_t w, in, norm, bias, more, more2, out, out2;
     /* P of SPLIT, STEP, MERGE, LATENT_MERGE; parts of a row's squares; PACK_LOGITS: eights of what
      * it reads; LATENT_NORM, LATENT_HEADS: columns of x, of c; LINEAR_SPLITK: row blocks of a part;

@@ -41,6 +41,11 @@ static bool has_prefill(const struct cuda_form_host *h) {
 static bool has_parts(const struct cuda_form_host *h) {
     return h->device.has.wgmma;
 }
+/* HEAD_TILES: wgmma, and tiles are whole heads. */
+static bool has_head_tiles(const struct cuda_form_host *h) {
+    return h->device.has.wgmma && has_heads(h) &&
+           cuda_head_tiles(PROG(h->program, MODEL)->head_dim);
+}
 /* STREAM_32: 32 rows stream. */
 static bool has_stream_32(const struct cuda_form_host *h) {
     return device_streams(&h->device, CUDA_STREAM_32 * PACK_ROWS, PROG(h->program, MODEL)->hidden);
@@ -196,6 +201,7 @@ struct form_when {
 #define HAS_LATENT     has_latent, "no latents, or they do not fit shared memory"
 #define HAS_PREFILL    has_prefill, "a piece of the context does not fit shared memory"
 #define HAS_PARTS      has_parts, "only sm_90 has wgmma"
+#define HAS_HEAD_TILES has_head_tiles, "sm_90 has tiles of heads that are a part of 128 columns"
 #define HAS_STREAM_32  has_stream_32, "32 rows stream on sm_90, of wide models"
 #define HAS_EXPERTS    has_experts, "the model has no experts"
 #define HAS_ROUTER_ROW has_router_row, "a row does not fit shared memory twice"

@@ -535,7 +535,12 @@ static int check_numbers(const struct proof *f, uint32_t task, const struct prog
 
 /* Rows of the image that make a unit, and units that share a row block. */
 static uint32_t rows_per_unit(const struct prog_op *op) {
-    return op->kind == OP_LM_HEAD ? LM_BLOCK : op->kind == OP_GATED_MLP ? 2 : 1;
+    switch (op->kind) {
+    case OP_LM_HEAD: return LM_BLOCK;
+    case OP_GATED_MLP: return 2;
+    case OP_QKV_FUSED: return op->attrs.D;
+    default: return 1;
+    }
 }
 
 static bool one_of(uint32_t v, const uint8_t *list) {
@@ -605,6 +610,10 @@ static bool is_matrix_form(const struct proof *f, const struct cuda_task *t,
                            const struct prog_op *op) {
     const bool packed = (t->flags & CUDA_IN_PACKED) != 0;
     if (is_of_heads(op)) return !packed && is_heads_form(t, op);
+    /* Tiles of whole heads. */
+    if (op->kind == OP_QKV_FUSED && (t->columns != CUDA_LEASE || t->tile != PACK_TILE ||
+                                     f->cc / 10 != 9 || !cuda_head_tiles(op->attrs.D)))
+        return false;
     switch (t->columns) {
     case 0: return !packed && is_row_form(t, op);
     case 1:

@@ -84,6 +84,8 @@ enum kgraph_cut {
     KGRAPH_JOIN_VALUES = 4096, /* with CUT_ATTENTION, of latents: latent_merge instead of
                                   attention_merge and latent_values */
     KGRAPH_STATIC = 2048,      /* nor this: experts have their workers, listed or not */
+    KGRAPH_FUSE_QKV = 8192,    /* with CUT_QKV, SUM_SQUARES, without JOIN_HEADS: qkv_fused instead
+                                  of qkv_linear and qkv_heads */
 };
 
 struct kop {

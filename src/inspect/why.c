@@ -12,7 +12,7 @@ static json_t *us_of(double ns) {
 }
 
 json_t *why_choices(const struct plan_variant *plan) {
-    const struct plan_choice *choices[] = {&plan->attention, &plan->linear};
+    const struct plan_choice *choices[] = {&plan->attention, &plan->qkv, &plan->linear};
     json_t *list = json_array();
     for (size_t i = 0; i < COUNT_OF(choices); i++) {
         const struct plan_choice *c = choices[i];

@@ -148,43 +148,70 @@ static int separate_projections(const struct builder *b, const uint64_t rows[3],
     return QN_OK;
 }
 
-/* QKV_LINEAR: the projections as one matrix. */
-static int build_projections(const struct builder *b, const uint64_t rows[3], int32_t squares,
-                             struct operands *o) {
+/* The projections as one matrix; w, bias: slots. */
+static int joined_projections(const struct builder *b, const uint64_t rows[3], int w, int bias,
+                              struct operands *o) {
     const struct model_spec *spec = &b->g->spec;
     const char *const names[3] = {b->names->q, b->names->k, b->names->v};
-    TRY(joined(b, names, rows, 3, "weight", spec->hidden, &o->in[QKV_LINEAR_W]));
-    if (spec->qkv_bias) TRY(joined(b, names, rows, 3, "bias", 0, &o->in[QKV_LINEAR_BIAS]));
-    o->in[QKV_LINEAR_SQUARES] = squares;
-    return add(b, OP_QKV_LINEAR, o);
+    TRY(joined(b, names, rows, 3, "weight", spec->hidden, &o->in[w]));
+    return spec->qkv_bias ? joined(b, names, rows, 3, "bias", 0, &o->in[bias]) : QN_OK;
 }
 
-/* Writes this iteration's rows of the layer's KV cache; sets *q and *kv. In two operators if cut;
- * if joined, *q are the projections and the rest is the attention's. */
+/* QKV_LINEAR alone: *qkv are the projections. */
+static int build_projections(const struct builder *b, const struct stream *s, int32_t norm,
+                             const uint64_t rows[3], int32_t *qkv) {
+    struct operands o = no_operands();
+    stream_operands(s, norm, &o.in[QKV_LINEAR_X], &o.in[QKV_LINEAR_NORM],
+                    &o.in[QKV_LINEAR_SQUARES]);
+    TRY(joined_projections(b, rows, QKV_LINEAR_W, QKV_LINEAR_BIAS, &o));
+    TRY(add(b, OP_QKV_LINEAR, &o));
+    *qkv = o.out[0];
+    return QN_OK;
+}
+
+/* The operator that makes heads, by three ways, but for the operands that these have in common;
+ * *q_norm, *k_norm: their slots. */
+static int heads_kind(const struct builder *b, const struct stream *s, const uint64_t rows[3],
+                      struct operands *o, enum op_kind *kind, int *q_norm, int *k_norm) {
+    int32_t norm, squares;
+    TRY(attention_norm(b, b->layer, &norm));
+    if ((b->cuts & KGRAPH_CUT_QKV) == 0) {
+        *kind = OP_QKV;
+        *q_norm = QKV_Q_NORM;
+        *k_norm = QKV_K_NORM;
+        stream_operands(s, norm, &o->in[QKV_X], &o->in[QKV_NORM], &squares);
+        return separate_projections(b, rows, o);
+    }
+    if (b->cuts & KGRAPH_FUSE_QKV) {
+        *kind = OP_QKV_FUSED;
+        *q_norm = FUSED_Q_NORM;
+        *k_norm = FUSED_K_NORM;
+        stream_operands(s, norm, &o->in[FUSED_X], &norm, &o->in[FUSED_SQUARES]);
+        return joined_projections(b, rows, FUSED_W, FUSED_BIAS, o);
+    }
+    *kind = OP_QKV_HEADS;
+    *q_norm = HEADS_Q_NORM;
+    *k_norm = HEADS_K_NORM;
+    return build_projections(b, s, norm, rows, &o->in[HEADS_QKV]);
+}
+
+/* Writes this iteration's rows of the layer's KV cache; sets *q and *kv. With JOIN_HEADS *q are the
+ * projections and the rest is the attention's. */
 static int build_qkv(const struct builder *b, const struct stream *s, int32_t *q, int32_t *kv) {
     const struct op_attrs *a = &b->g->attrs;
     const uint64_t rows[3] = {(uint64_t)a->heads * a->D, (uint64_t)a->kv * a->D,
                               (uint64_t)a->kv * a->D};
-    const bool cut = (b->cuts & KGRAPH_CUT_QKV) != 0;
     struct operands o = no_operands();
-    int32_t norm, squares;
-    TRY(attention_norm(b, b->layer, &norm));
-    /* x and norm are the first operands of both */
-    stream_operands(s, norm, &o.in[QKV_X], &o.in[QKV_NORM], &squares);
-    int q_norm = QKV_Q_NORM, k_norm = QKV_K_NORM;
-    if (cut) {
-        TRY(build_projections(b, rows, squares, &o));
-        *q = o.out[0];
-        if (b->cuts & KGRAPH_JOIN_HEADS) return QN_OK;
-        o = no_operands();
-        o.in[HEADS_QKV] = *q;
-        q_norm = HEADS_Q_NORM;
-        k_norm = HEADS_K_NORM;
-    } else {
-        TRY(separate_projections(b, rows, &o));
+    enum op_kind kind;
+    int q_norm, k_norm;
+    if (b->cuts & KGRAPH_JOIN_HEADS) {
+        int32_t norm;
+        TRY(attention_norm(b, b->layer, &norm));
+        return build_projections(b, s, norm, rows, q);
     }
+    TRY(heads_kind(b, s, rows, &o, &kind, &q_norm, &k_norm));
     TRY(head_operands(b, q_norm, k_norm, QKV_OUT_KV, &o));
-    TRY(add(b, cut ? OP_QKV_HEADS : OP_QKV, &o));
+    TRY(add(b, kind, &o));
     *q = o.out[QKV_OUT_Q];
     *kv = o.out[QKV_OUT_KV];
     return QN_OK;

@@ -8,6 +8,11 @@
  * them in 3 us. With 32 to 144 KB an H100 is as fast (docs/measurements.md, "Placement"). */
 static const uint64_t FEW_BYTES = 96 << 10;
 
+/* Of a block: bytes out of L2 in products by tiles (41 a cycle of 1.75 GHz), and of projections
+ * that QKV_HEADS reads and writes (52 us for 2,048 rows of Qwen3-8B on 132 blocks; both on an H100,
+ * docs/measurements.md, "Prompts"). */
+static const double TILE_BYTES_PER_NS = 72, HEADS_BYTES_PER_NS = 15;
+
 static uint32_t items_of(const struct cost_attention *a) {
     return a->n_rows * a->spec->n_kv_heads;
 }
@@ -68,4 +73,14 @@ uint64_t cost_tile_rows(uint32_t token_rows, uint32_t weight_rows, uint32_t shar
     const uint32_t across = CEIL_DIV(token_rows, (uint32_t)PACK_TILE);
     const uint32_t down = CEIL_DIV(weight_rows, (uint32_t)PACK_TILE);
     return (uint64_t)down * token_rows + (uint64_t)across * (weight_rows + 2ull * share_rows);
+}
+
+double cost_tile_ns(uint64_t rows, uint32_t columns) {
+    return (double)rows * columns * 2 / TILE_BYTES_PER_NS;
+}
+
+double cost_heads_ns(const struct cost_attention *a) {
+    const uint64_t columns = spec_projected(a->spec);
+    const double bytes = (double)a->n_rows * (double)columns * 2 * sizeof(float);
+    return a->device->hand_over_ns + bytes / a->device->n_workers / HEADS_BYTES_PER_NS;
 }

@@ -41,5 +41,9 @@ bool cost_is_of_few(const struct device *d, uint32_t slices);
  * is the bound: a tile of 128 x 128 has 16 flops a byte, which takes all that L2 gives, and memory
  * gives half as much. */
 uint64_t cost_tile_rows(uint32_t token_rows, uint32_t weight_rows, uint32_t share_rows);
+/* The time of so many of these rows, of `columns` columns of 16 bits. */
+double cost_tile_ns(uint64_t rows, uint32_t columns);
+/* The time of QKV_HEADS behind a product of many rows: a hand-over, and bytes in and out. */
+double cost_heads_ns(const struct cost_attention *a);
 
 #endif

@@ -80,30 +80,52 @@ uint32_t split_slices(const struct device *d, const struct kgraph *k, const stru
     return items < want ? (uint32_t)items : want;
 }
 
-/* The cut whose largest task costs least, with no more tasks than that needs. Where weights stream,
- * rows stay together: a task has tensor core columns for all rows, and half of the rows would leave
- * columns empty. */
+struct split_tiles split_product(const struct split_product *p, uint64_t *cost) {
+    struct split_tiles best = {1, 1};
+    uint64_t best_cost = UINT64_MAX;
+    const uint32_t of_tokens = CEIL_DIV(p->n_rows, (uint32_t)PACK_TILE);
+    for (uint32_t rows = 1; rows <= p->most_rows;
+         rows = rows < of_tokens && 2 * rows > of_tokens ? of_tokens : 2 * rows) {
+        const uint32_t each = CEIL_DIV(p->n_grains, MIN(MAX(p->want / rows, 1u), p->n_grains));
+        const uint64_t now = cost_tile_rows(CEIL_DIV(p->n_rows, rows), each * p->grain_rows,
+                                            p->n_grains * p->grain_rows / p->want);
+        if (now >= best_cost) continue;
+        best_cost = now;
+        best = (struct split_tiles){rows, CEIL_DIV(p->n_grains, each)};
+    }
+    if (cost != NULL) *cost = best_cost;
+    return best;
+}
+
+struct split_product split_fused(const struct model_spec *s, uint32_t n_rows, uint32_t want) {
+    return (struct split_product){.n_rows = CEIL_DIV(n_rows, (uint32_t)PACK_ROWS) * PACK_ROWS,
+                                  .n_grains = s->n_heads + 2 * s->n_kv_heads,
+                                  .grain_rows = s->head_dim,
+                                  .most_rows = CEIL_DIV(n_rows, (uint32_t)PACK_TILE),
+                                  .want = want};
+}
+
+struct split_product split_projections(const struct model_spec *s, uint32_t n_rows, uint32_t want) {
+    struct split_product p = split_fused(s, n_rows, want);
+    const uint32_t grain = split_grain(OP_QKV_LINEAR);
+    p.n_grains = CEIL_DIV(p.n_grains * p.grain_rows, grain);
+    p.grain_rows = grain;
+    p.most_rows = MIN(p.n_rows / PACK_ROWS, want);
+    return p;
+}
+
+/* Where weights stream, rows stay together: a task has tensor core columns for all rows, and half
+ * of the rows would leave columns empty. */
 struct split_tiles split_packed(const struct device *d, const struct kgraph *k,
                                 const struct kop *op, uint32_t n_rows, uint32_t n_blocks,
                                 uint32_t want) {
     const bool is_head = op->kind == OP_LM_HEAD;
-    const uint32_t block_rows = is_head ? LM_BLOCK : 16;
     /* A prompt has one logit row: its LM head is for all workers. */
     if (is_head && (n_rows <= PACK_TILE || n_rows < k->n_rows))
         return (struct split_tiles){1, MIN(want, n_blocks)};
-    struct split_tiles best = {1, 1};
-    uint64_t best_cost = UINT64_MAX;
-    const bool streams = device_streams(d, n_rows, k->spec.hidden);
-    const uint32_t most = streams ? 1 : MIN(n_rows / PACK_ROWS, want);
-    const uint32_t of_tokens = CEIL_DIV(n_rows, (uint32_t)PACK_TILE);
-    for (uint32_t rows = 1; rows <= most;
-         rows = rows < of_tokens && 2 * rows > of_tokens ? of_tokens : 2 * rows) {
-        const uint32_t each = CEIL_DIV(n_blocks, MIN(want / rows, n_blocks));
-        const uint64_t cost =
-            cost_tile_rows(CEIL_DIV(n_rows, rows), each * block_rows, n_blocks * block_rows / want);
-        if (cost >= best_cost) continue;
-        best_cost = cost;
-        best = (struct split_tiles){rows, CEIL_DIV(n_blocks, each)};
-    }
-    return best;
+    struct split_product p = {n_rows, n_blocks, is_head ? LM_BLOCK : 16,
+                              MIN(n_rows / PACK_ROWS, want), want};
+    if (op->kind == OP_QKV_FUSED) p = split_fused(&k->spec, n_rows, want);
+    if (device_streams(d, n_rows, k->spec.hidden)) p.most_rows = 1;
+    return split_product(&p, NULL);
 }

@@ -26,10 +26,26 @@ uint32_t split_beside(const struct kop *op, uint32_t want, uint32_t taken);
 uint32_t split_slices(const struct device *d, const struct kgraph *k, const struct kop *op,
                       uint32_t want);
 
-/* Row and unit tiles of a product of n_rows packed rows and n_blocks grains of units. */
+/* Row and unit tiles of a product. */
 struct split_tiles {
     uint32_t rows, units;
 };
+/* A product of packed rows to be cut for `want` tasks. */
+struct split_product {
+    uint32_t n_rows;               /* multiple of PACK_ROWS */
+    uint32_t n_grains, grain_rows; /* grains of units, weight rows of one */
+    uint32_t most_rows;            /* row tiles; at least 1 */
+    uint32_t want;
+};
+/* The cut whose largest task costs least, with no more tasks than that needs; its cost_tile_rows in
+ * *cost unless NULL. */
+struct split_tiles split_product(const struct split_product *p, uint64_t *cost);
+/* QKV_FUSED of so many rows: a row tile has whole tiles of tokens (CUDA's PACK_TILE). */
+struct split_product split_fused(const struct model_spec *s, uint32_t n_rows, uint32_t want);
+/* QKV_LINEAR of as many, where weights do not stream. */
+struct split_product split_projections(const struct model_spec *s, uint32_t n_rows, uint32_t want);
+
+/* The cut of an operator of n_rows packed rows and n_blocks grains of units. */
 struct split_tiles split_packed(const struct device *d, const struct kgraph *k,
                                 const struct kop *op, uint32_t n_rows, uint32_t n_blocks,
                                 uint32_t want);

@@ -9,6 +9,7 @@
 #include "codegen/cuda_abi.h"
 #include "graph/kernel_graph.h"
 #include "plan/cost.h"
+#include "plan/split.h"
 
 /* One task has a whole context of at most so many pieces, unless every row is another request's:
  * contexts of an iteration may differ, and all wait for the longest. */
@@ -190,6 +191,49 @@ static uint32_t linear_cuts(const struct planner *p, const struct plan_choice *c
     }
 }
 
+/* ---- heads ---- */
+
+enum { BY_COLUMNS, BY_WHOLE_HEADS };
+
+/* Why projections cannot be cut into tiles of whole heads; NULL: they can. */
+static const char *not_fused(const struct planner *p, const struct plan_choice *attention) {
+    const struct plan_request *r = p->r;
+    if (spec_is_latent(r->spec)) return "latents have no heads to make";
+    if (!r->join_heads || !r->cut_qkv) return "qkv=joined is not asked for";
+    if (attention->taken != BY_HEADS) return "attention makes the heads";
+    if (!r->device->has.wgmma) return "only sm_90 has tiles of so many tokens";
+    if (p->n_rows <= PACK_TILE) return "too few rows for tiles of 128 tokens";
+    return cuda_head_tiles(r->spec->head_dim) ? NULL : "heads are no part of 128 columns";
+}
+
+/* Heads of whole tiles are coarser to share out; columns are read again by the operator that makes
+ * heads of them. */
+static void choose_qkv(const struct planner *p, const struct plan_choice *attention,
+                       struct plan_choice *c) {
+    const struct plan_request *r = p->r;
+    const struct cost_attention a = {r->device, r->spec, p->n_rows, pieces_of(p)};
+    const struct split_product heads = split_fused(r->spec, p->n_rows, r->device->n_workers),
+                               columns =
+                                   split_projections(r->spec, p->n_rows, r->device->n_workers);
+    const bool apart = r->cut_qkv && attention->taken <= BY_SPLIT && !spec_is_latent(r->spec);
+    uint64_t of_heads, of_columns;
+    split_product(&heads, &of_heads);
+    split_product(&columns, &of_columns);
+    *c = (struct plan_choice){
+        .what = "qkv",
+        .why = "takes least of those that are possible",
+        .n = 2,
+        .ways = {
+            [BY_COLUMNS] = {!r->cut_qkv ? "qkv"
+                            : apart     ? "qkv_linear qkv_heads"
+                                        : "qkv_linear",
+                            NULL, cost_tile_ns(of_columns, r->spec->hidden) + cost_heads_ns(&a)},
+            [BY_WHOLE_HEADS] = {"qkv_fused", not_fused(p, attention),
+                                cost_tile_ns(of_heads, r->spec->hidden)},
+        }};
+    choose_cheapest(c);
+}
+
 /* ---- sentinels ---- */
 
 /* Bytes that a layer writes for a row, each at a place of its own: the residual stream twice,
@@ -219,10 +263,11 @@ static struct plan_variant variant_of(const struct planner *p, const char *why) 
     struct plan_variant v = {
         .n_rows = p->n_rows, .context = p->context, .decode_only = p->decode_only, .why = why};
     choose_attention(p, &v.attention);
+    choose_qkv(p, &v.attention, &v.qkv);
     choose_linear(p, &v.linear);
     v.cuts = (p->r->device->kind == DEVICE_CUDA ? KGRAPH_IMAGES : 0) |
              (p->r->cut_qkv ? KGRAPH_CUT_QKV : 0) | attention_cuts(p, &v.attention) |
-             linear_cuts(p, &v.linear) |
+             linear_cuts(p, &v.linear) | (v.qkv.taken == BY_WHOLE_HEADS ? KGRAPH_FUSE_QKV : 0) |
              (uses_sentinels(p, &v.attention) ? KGRAPH_RESET_SENTINELS : 0);
     return v;
 }

@@ -43,7 +43,7 @@ struct plan_variant {
     bool decode_only; /* each of its rows is another request's */
     uint32_t cuts;    /* enum kgraph_cut */
     const char *why;  /* why there is such a variant */
-    struct plan_choice attention, linear;
+    struct plan_choice attention, qkv, linear;
 };
 
 /* Sets variants[0..*n), ascending by rows and context. Errors: QN_ELIMIT: too many. */

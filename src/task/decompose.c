@@ -14,8 +14,8 @@
 
 /* Whether an operator multiplies packed activations. */
 static bool reads_packed(const struct tgraph *g, const struct kop *op) {
-    if (op->kind != OP_QKV_LINEAR && op->kind != OP_LINEAR && op->kind != OP_LINEAR_SPLITK &&
-        op->kind != OP_GATED_MLP && op->kind != OP_LM_HEAD)
+    if (op->kind != OP_QKV_LINEAR && op->kind != OP_QKV_FUSED && op->kind != OP_LINEAR &&
+        op->kind != OP_LINEAR_SPLITK && op->kind != OP_GATED_MLP && op->kind != OP_LM_HEAD)
         return false;
     return g->kernel->tensors.items[op->in[0]].layout == LAYOUT_PACKED;
 }

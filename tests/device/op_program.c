@@ -111,9 +111,9 @@ static bool has_slot(const struct model_spec *s, const struct op_form *f, const 
         {"bv", s->qkv_bias},
         {"q_norm", s->qk_norm},
         {"k_norm", s->qk_norm},
-        {"bias", f->kind == OP_QKV_LINEAR ? s->qkv_bias
-                 : f->wide_k              ? s->mlp_bias
-                                          : s->o_bias},
+        {"bias", f->kind == OP_QKV_LINEAR || f->kind == OP_QKV_FUSED ? s->qkv_bias
+                 : f->wide_k                                         ? s->mlp_bias
+                                                                     : s->o_bias},
         {"bg", s->mlp_bias},
         {"bu", s->mlp_bias},
         {"shared", s->experts.shared_width != 0},

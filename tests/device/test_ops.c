@@ -41,7 +41,7 @@ struct shape {
 /* Heads: dimensions of 64, 80, 128 and 256; 1, 2, 4 and 8 KV heads; groups of 1, 4, 8 and 16. Rows
  * that are multiples of nothing; 32 rows that stream; a row too long to be staged. */
 static const struct shape shapes[] = {
-    {"d64_kv8", PRODUCTS | ATTENTION | OTHERS | WIDE_K | EXPERTS,
+    {"d64_kv8", PRODUCTS | ATTENTION | OTHERS | WIDE_K | EXPERTS | HEAD_TILES,
      SPEC(.hidden = 512, .intermediate = 768, .vocab = 331, .n_heads = 8, .n_kv_heads = 8,
           .head_dim = 64, .weight_dtype = DTYPE_BF16,
           .experts = {.n = 11, .top_k = 3, .width = 88, .normed = 1})},
@@ -49,7 +49,7 @@ static const struct shape shapes[] = {
      SPEC(.hidden = 328, .intermediate = 264, .vocab = 203, .n_heads = 4, .n_kv_heads = 1,
           .head_dim = 80, .qkv_bias = 1, .o_bias = 1, .mlp_bias = 1, .weight_dtype = DTYPE_F16,
           .experts = {.n = 5, .top_k = 5, .width = 41, .shared_width = 8, .shared_gate = 1})},
-    {"d128_kv2", ATTENTION,
+    {"d128_kv2", ATTENTION | HEAD_TILES,
      SPEC(.hidden = 64, .intermediate = 64, .vocab = 64, .n_heads = 16, .n_kv_heads = 2,
           .head_dim = 128, .qk_norm = 1, .weight_dtype = DTYPE_BF16)},
     {"h2048", OF_32,
@@ -87,9 +87,10 @@ static const struct shape shapes[] = {
                       .groups = 13,
                       .top_groups = 2})},
     /* The layer's window is the descriptor's: another layer has none. */
-    {"d64_kv2_mixed", ATTENTION,
+    {"d64_kv2_mixed", ATTENTION | HEAD_TILES,
      SPEC_OF(2, .hidden = 64, .intermediate = 64, .vocab = 64, .n_heads = 6, .n_kv_heads = 2,
-             .head_dim = 64, .sliding_window = 150, .sees_all = {2}, .weight_dtype = DTYPE_BF16)},
+             .head_dim = 64, .qkv_bias = 1, .sliding_window = 150, .sees_all = {2},
+             .weight_dtype = DTYPE_BF16)},
     {"k15616", WIDE_K,
      SPEC(.hidden = 40, .intermediate = 15616, .vocab = 64, .n_heads = 1, .n_kv_heads = 1,
           .head_dim = 64, .weight_dtype = DTYPE_BF16)},

@@ -221,6 +221,7 @@ static const struct form {
     {{.name = "embed.normed", .kind = OP_EMBED, .packed = true}, {8, 64}},
     {{.name = "qkv_linear", .kind = OP_QKV_LINEAR, .rides = true}, {1}},
     {{.name = "qkv_linear.packed", .kind = OP_QKV_LINEAR, .packed = true}, {8, 16, 32}},
+    {{.name = "qkv_fused", .kind = OP_QKV_FUSED, .packed = true, .summed = true}, {128, 280}},
     {{.name = "qkv_heads", .kind = OP_QKV_HEADS}, {1, 64}},
     {{.name = "attention", .kind = OP_ATTENTION, .packed = true}, {16, 128}},
     {{.name = "attention_step", .kind = OP_ATTENTION_STEP, .rides = true}, {1}},

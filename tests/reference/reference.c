@@ -290,6 +290,21 @@ void reference_op_qkv_linear(struct reference *r, const struct kop *op) {
     }
 }
 
+void reference_op_qkv_fused(struct reference *r, const struct kop *op) {
+    const struct op_attrs *a = &op->attrs;
+    double *qkv = take(qkv_columns(a), sizeof *qkv);
+    operand_make(r, op, QKV_OUT_Q, (uint64_t)a->heads * a->D);
+    operand_make(r, op, QKV_OUT_KV, 0);
+    for (uint32_t t = 0; t < r->n_rows; t++) {
+        double *x = normed_row(r, op, FUSED_X, -1, FUSED_SQUARES, t, t);
+        project(r, op, x, FUSED_W, FUSED_BIAS, qkv);
+        make_heads(r, a, t, qkv, operand_in(r, op, FUSED_Q_NORM), operand_in(r, op, FUSED_K_NORM),
+                   operand_out_row(r, op, QKV_OUT_Q, t), &r->tensors[op->out[QKV_OUT_KV]]);
+        free(x);
+    }
+    free(qkv);
+}
+
 void reference_op_qkv_heads(struct reference *r, const struct kop *op) {
     operand_make(r, op, QKV_OUT_Q, (uint64_t)op->attrs.heads * op->attrs.D);
     operand_make(r, op, QKV_OUT_KV, 0);

@@ -1,0 +1,431 @@
+/* tile_results.cuh - an operator's results from a tile's parked sums. */
+#ifndef QN_CUDA_MATMUL_TILE_RESULTS_CUH
+#define QN_CUDA_MATMUL_TILE_RESULTS_CUH
+
+#include "kernels/cuda/matmul/matmul_epilogue.cuh"
+#include "kernels/cuda/matmul/tile_ring.cuh"
+
+/* The part of a row block's row that does not depend on the token. */
+struct tile_row {
+    const float *residual; /* of token 0, or NULL; for the row 8 further: 8 elements further */
+    float2 bias;
+    bool own0, own1;
+};
+
+/* Turns a lane's sums of a row block and up to four times eight tokens, as products leave them,
+ * into values: its row and the eighth after it, for two tokens of each eight. Everything that is
+ * read is asked for first. Rows past the end give garbage, which is never stored. */
+DEV void columns_value(const struct cuda_task *task, const struct tile_at *tile,
+                       const struct tile_row *t, uint32_t row, float *parked, uint32_t n) {
+    const int AT_ONCE = 4;
+    float2 residual[AT_ONCE][2] = {};
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; i++) {
+        if (i >= n) break;
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const uint32_t at = min(row + 8 * i + e, tile->row_end - 1);
+            const float *from = t->residual + (uint64_t)at * task->units;
+            if (t->residual != nullptr && t->own0) residual[i][e].x = load_l2(from);
+            if (t->residual != nullptr && t->own1) residual[i][e].y = load_l2(from + 8);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; i++, parked += to_eighth_token(tile)) {
+        if (i >= n) break;
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            float *sum = parked + e * to_token(tile);
+            const float2 v = op_value(task, sum[0], sum[TO_EIGHTH_COLUMN],
+                                      tile_norm_of(row + 8 * i + e), t->bias, residual[i][e]);
+            sum[0] = v.x;
+            sum[TO_EIGHTH_COLUMN] = v.y;
+        }
+    }
+}
+
+/* Bytes from an item's places to those of the next token, and to those of the eighth token after
+ * it. */
+struct tile_steps {
+    uint32_t out, normed, squares, out8, normed8;
+};
+DEV struct tile_steps tile_steps_of(const struct cuda_task *task) {
+    const uint32_t plain = 4 * task->units;
+    const uint32_t packed = 16, packed8 = PACKED_PIECE;
+    const bool is_packed = (task->flags & CUDA_OUT_PACKED) != 0;
+    const bool out_packed = is_packed && task->kind == OP_GATED_MLP;
+    return {out_packed ? packed : plain, is_packed ? packed : plain, 4u * task->n_pieces,
+            out_packed ? packed8 : 8 * plain, is_packed ? packed8 : 8 * plain};
+}
+
+DEV void item_advance(struct linear_item *m, uint32_t out, uint32_t normed, uint32_t squares) {
+    m->out = (float *)((char *)m->out + out);
+    m->normed = (float *)((char *)m->normed + normed);
+    if (m->squares != nullptr) m->squares = (float *)((char *)m->squares + squares);
+}
+
+/* ---- results of many at a time ----
+ *
+ * The lanes that have the sums would read and write a token's row 32 bytes at a time: a tile of 128
+ * x 128 of O took 12 us so (H200). Parked sums let other lanes do it, whole lines at a time. */
+
+/* How warps go through a tile by token: some lanes have a token's stretch of columns, four columns
+ * each. A tile of more columns has several stretches. */
+struct tile_walk {
+    uint32_t lanes, stretches;
+    uint32_t first, step; /* the warp's first token of the tile; tokens to its next */
+    uint32_t token;       /* the lane's token, from the warp's on */
+    uint32_t n;           /* tokens of the tile */
+};
+DEV struct tile_walk walk_of(const struct warp_context *c, const struct tile_at *t) {
+    struct tile_walk w;
+    const uint32_t fours = t->wb * t->down * 4;
+    w.lanes = fours >= 32 ? 32 : fours;
+    w.stretches = ceil_div(fours, 32);
+    w.first = c->warp * (32 / w.lanes);
+    w.step = WARPS * (32 / w.lanes);
+    w.token = c->lane / w.lanes;
+    w.n = tile_tokens(t);
+    return w;
+}
+
+/* The lane's four columns of a stretch: in the tile, in the operator; whether the task has them. */
+struct walk_four {
+    uint32_t in_tile, column;
+    bool own;
+};
+DEV struct walk_four walk_four_at(const struct warp_context *c, const struct tile_at *t,
+                                  const struct tile_walk *w, uint32_t stretch, uint32_t columns) {
+    struct walk_four f;
+    f.in_tile = (stretch * w->lanes + c->lane % w->lanes) * 4;
+    f.column = t->block * CUDA_PAGE_ROWS + f.in_tile;
+    f.own = f.in_tile < (t->end - t->block) * CUDA_PAGE_ROWS && f.column < columns;
+    return f;
+}
+
+DEV float4 times4(float4 v, float by) {
+    return make_float4(v.x * by, v.y * by, v.z * by, v.w * by);
+}
+
+DEV void plain_store4(float *to, float4 v, uint32_t column, uint32_t columns) {
+    if (columns % 4 == 0) {
+        store4_plain(to, v);
+    } else {
+        const float e[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (column + i < columns) store_plain(to + i, e[i]);
+    }
+}
+
+/* Stores results of QKV_LINEAR: sums times 1 / rms. */
+DEV void plain_finish(const struct warp_context *c, const struct cuda_task *task,
+                      const struct tile_at *t) {
+    const uint32_t columns = QKV_COLUMNS(task);
+    const struct tile_walk w = walk_of(c, t);
+#pragma unroll 1
+    for (uint32_t stretch = 0; stretch < w.stretches; stretch++) {
+        const struct walk_four f = walk_four_at(c, t, &w, stretch, columns);
+        float4 bias = make_float4(0, 0, 0, 0);
+        const bool biased = QN_QKV_BIAS && task->bias != 0;
+        if (biased && f.own) bias = __ldg((const float4 *)((const float *)task->bias + f.column));
+#pragma unroll 4
+        for (uint32_t at = w.first + w.token; at < w.n; at += w.step) {
+            float4 v = tile_four(t, at, f.in_tile);
+            float *to = (float *)task->out + (uint64_t)(t->row + at) * columns + f.column;
+            v = times4(v, tile_norm_of(t->row + at));
+            if (biased) v = add4(v, bias);
+            if (f.own) plain_store4(to, v, f.column, columns);
+        }
+    }
+}
+
+/* Stores results of LM_HEAD, whose tiles are whole units: logits, and the maximum and sum of each
+ * token's unit, in one pass. Eight lanes have a unit: lane m has columns 4 m to 4 m + 3 and those
+ * 32 further. Exponentials are added up as by lm_parts_of. */
+DEV void lm_tile_finish(const struct warp_context *c, const struct cuda_task *task,
+                        const struct tile_at *t) {
+    const int AT_ONCE = 2; /* tokens of a lane at a time */
+    const uint32_t unit0 = t->block / LM_UNIT_BLOCKS, units = (t->end - t->block) / LM_UNIT_BLOCKS;
+    const uint32_t n = tile_tokens(t), m = c->lane % 8;
+#pragma unroll 1
+    for (uint32_t u = 0; u < units; u++)
+#pragma unroll 1
+        for (uint32_t first = 4 * c->warp; first < n; first += 4 * WARPS * AT_ONCE) {
+            const uint32_t column = (unit0 + u) * LM_BLOCK + 4 * m;
+            float v[AT_ONCE][8], most[AT_ONCE];
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) {
+                const uint32_t at = first + 4 * WARPS * i + c->lane / 8, token = min(at, n - 1);
+                const float inv = tile_norm_of(t->row + token);
+                float *to = lm_logits(task, t->row + token) + column;
+                most[i] = -INFINITY;
+#pragma unroll
+                for (uint32_t h = 0; h < 2; h++) {
+                    const float4 x =
+                        times4(tile_four(t, token, u * LM_BLOCK + 32 * h + 4 * m), inv);
+                    const float e[4] = {x.x, x.y, x.z, x.w};
+                    if (at < n && column + 32 * h < QN_VOCAB)
+                        plain_store4(to + 32 * h, x, column + 32 * h, QN_VOCAB);
+#pragma unroll
+                    for (uint32_t q = 0; q < 4; q++) {
+                        const bool there = column + 32 * h + q < QN_VOCAB;
+                        v[i][4 * h + q] = there ? not_nan(e[q]) : -INFINITY;
+                        most[i] = fmaxf(most[i], v[i][4 * h + q]);
+                    }
+                }
+            }
+#pragma unroll
+            for (int d = 4; d > 0; d /= 2)
+#pragma unroll
+                for (int i = 0; i < AT_ONCE; i++)
+                    most[i] = fmaxf(most[i], __shfl_xor_sync(~0u, most[i], d));
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) {
+                const uint32_t at = first + 4 * WARPS * i + c->lane / 8;
+                float sum[4];
+#pragma unroll
+                for (int q = 0; q < 4; q++)
+                    sum[q] = most[i] > -INFINITY
+                                 ? expf(v[i][q] - most[i]) + expf(v[i][4 + q] - most[i])
+                                 : 0;
+#pragma unroll
+                for (int d = 4; d > 0; d /= 2)
+#pragma unroll
+                    for (int q = 0; q < 4; q++) sum[q] += __shfl_xor_sync(~0u, sum[q], d);
+                if (m == 0 && at < n)
+                    *lm_part(task, t->row + at, unit0 + u) =
+                        make_float2(most[i], (sum[0] + sum[2]) + (sum[1] + sum[3]));
+            }
+        }
+}
+
+#include "kernels/cuda/matmul/qkv_fused.cuh"
+
+/* A *patch* is 8 tokens x 32 columns of a tile. With four columns a lane, eight lanes a token, a
+ * warp has whole lines of rows; with eight columns a lane, eight lanes the same ones, whole lines
+ * of packed rows. */
+enum { PATCH_COLUMNS = 32, PATCHES_AT_ONCE = 4 };
+
+/* The patches of a tile. */
+struct tile_patches {
+    uint32_t n, across, tokens, columns; /* across: side by side */
+    uint32_t column;                     /* the tile's first one in the operator */
+};
+DEV struct tile_patches patches_of(const struct cuda_task *task, const struct tile_at *t) {
+    struct tile_patches p;
+    p.column = t->block * CUDA_PAGE_ROWS;
+    p.tokens = tile_tokens(t);
+    p.columns = min((t->end - t->block) * CUDA_PAGE_ROWS, task->units - p.column);
+    p.across = ceil_div(p.columns, (uint32_t)PATCH_COLUMNS);
+    p.n = p.across * ceil_div(p.tokens, 8);
+    return p;
+}
+
+/* Some of them, a warp's from number `first` on: each one's first token and column in the tile.
+ * Beyond the last one that one again, whose results are not stored. */
+struct patches_at {
+    uint32_t token[PATCHES_AT_ONCE], column[PATCHES_AT_ONCE];
+    bool there[PATCHES_AT_ONCE];
+};
+DEV struct patches_at patches_from(const struct tile_patches *p, uint32_t first) {
+    struct patches_at at;
+#pragma unroll
+    for (int j = 0; j < PATCHES_AT_ONCE; j++) {
+        const uint32_t i = min(first + j * WARPS, p->n - 1);
+        at.token[j] = i / p->across * 8;
+        at.column[j] = i % p->across * PATCH_COLUMNS;
+        at.there[j] = first + j * WARPS < p->n;
+    }
+    return at;
+}
+
+/* The lane's values of the residual stream, four columns of tokens lane / 8 and four further, and
+ * the squares of their blocks. Everything that is read is asked for first. */
+DEV void patches_add(const struct warp_context *c, const struct cuda_task *task,
+                     const struct tile_at *t, const struct tile_patches *p,
+                     const struct patches_at *at, float4 (&v)[PATCHES_AT_ONCE][2],
+                     float (&squares)[PATCHES_AT_ONCE][2]) {
+    const uint32_t four = c->lane % 8 * 4, of_four = c->lane / 8;
+    const float *residual = (const float *)task->more + p->column;
+    const float *bias = (const float *)task->bias + p->column;
+    const bool biased = LINEAR_BIASES && task->bias != 0;
+#pragma unroll
+    for (int j = 0; j < PATCHES_AT_ONCE; j++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const uint32_t row = t->row + min(at->token[j] + of_four + 4 * h, p->tokens - 1);
+            v[j][h] = make_float4(0, 0, 0, 0);
+            if (task->more != 0)
+                v[j][h] = load4_l2(residual + (uint64_t)row * task->units +
+                                   min(at->column[j] + four, p->columns - 4));
+        }
+#pragma unroll
+    for (int j = 0; j < PATCHES_AT_ONCE; j++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const uint32_t column = min(at->column[j] + four, p->columns - 4);
+            float4 sum = tile_four(t, min(at->token[j] + of_four + 4 * h, p->tokens - 1), column);
+            if (biased) sum = add4(sum, __ldg((const float4 *)(bias + column)));
+            v[j][h] = task->more != 0 ? add4(v[j][h], sum) : sum;
+            const bool own = at->column[j] + four < p->columns;
+            squares[j][h] = squares_of_block(own ? v[j][h] : make_float4(0, 0, 0, 0));
+        }
+}
+
+/* Stores them by rows, and parks them. */
+DEV void patches_store(const struct warp_context *c, const struct cuda_task *task,
+                       const struct tile_at *t, const struct tile_patches *p,
+                       const struct patches_at *at, const float4 (&v)[PATCHES_AT_ONCE][2],
+                       const float (&squares)[PATCHES_AT_ONCE][2]) {
+#pragma unroll
+    for (int j = 0; j < PATCHES_AT_ONCE; j++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const uint32_t token = at->token[j] + c->lane / 8 + 4 * h;
+            const uint32_t column = at->column[j] + c->lane % 8 * 4, k = p->column + column;
+            const uint64_t row = t->row + token;
+            if (!at->there[j] || token >= p->tokens || column >= p->columns) continue;
+            tile_put_four(t, token, column, v[j][h]);
+            store4_plain((float *)task->out + row * task->units + k, v[j][h]);
+            if (k % SQUARES_COLUMNS == 0)
+                store_plain((float *)task->more2 + row * task->n_pieces + k / SQUARES_COLUMNS,
+                            squares[j][h]);
+        }
+}
+
+/* Stores them packed, times the next norm's weights, from where they are parked. */
+DEV void patches_pack(const struct warp_context *c, const struct cuda_task *task,
+                      const struct tile_at *t, const struct tile_patches *p,
+                      const struct patches_at *at) {
+#pragma unroll
+    for (int j = 0; j < PATCHES_AT_ONCE; j++) {
+        const uint32_t token = at->token[j] + c->lane % 8;
+        const uint32_t column = at->column[j] + c->lane / 8 * 8, k = p->column + column;
+        if (!at->there[j] || token >= p->tokens || column >= p->columns) continue;
+        const float4 *by = (const float4 *)((const float *)task->norm + k);
+        packed_store8(task, task->out2, t->row + token, k,
+                      mul4(tile_four(t, token, column), __ldg(by)),
+                      mul4(tile_four(t, token, column + 4), __ldg(by + 1)));
+    }
+}
+
+/* Stores the residual stream and its packed copy for the next norm: the same bits as op_store,
+ * which tile_row_finish calls item by item. The copy's stores by rows were halves of sectors: a
+ * prompt of 2,048 tokens of Qwen3-8B took 65.5 ms instead of 65.1, 256 requests 12.49 instead of
+ * 12.41 (H100). Between the patches of a warp there are no branches, at which the compiler would
+ * end one before it begins the next. */
+DEV void stream_finish(const struct warp_context *c, const struct cuda_task *task,
+                       const struct tile_at *t) {
+    const struct tile_patches p = patches_of(task, t);
+#pragma unroll 1
+    for (uint32_t first = c->warp; first < p.n; first += PATCHES_AT_ONCE * WARPS) {
+        const struct patches_at at = patches_from(&p, first);
+        float4 v[PATCHES_AT_ONCE][2];
+        float squares[PATCHES_AT_ONCE][2];
+        patches_add(c, task, t, &p, &at, v, squares);
+        patches_store(c, task, t, &p, &at, v, squares);
+        __syncwarp(); /* they are parked */
+        patches_pack(c, task, t, &p, &at);
+    }
+}
+
+#if !QN_MLP_BIAS
+/* Stores packed results of GATED_MLP: a lane has a row block's eight columns of a token's h, eight
+ * lanes have the tokens of a piece. */
+DEV void mlp_finish(const struct warp_context *c, const struct cuda_task *task,
+                    const struct tile_at *t) {
+    const struct linear_item none = {};
+    const uint32_t n_blocks = t->end - t->block, n = tile_tokens(t), eights = ceil_div(n, 8);
+#pragma unroll 1
+    for (uint32_t four = 0; four < n_blocks; four += 4)
+#pragma unroll 1
+        for (uint32_t eight = c->warp; eight < eights; eight += WARPS) {
+            const uint32_t block = four + c->lane / 8, at = eight * 8 + c->lane % 8;
+            if (block >= n_blocks || at >= n) continue;
+            const float inv = tile_norm_of(t->row + at);
+            uint32_t *to =
+                (uint32_t *)packed_at(task, task->out, t->row + at, (t->block + block) * 8);
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const uint32_t column = block * CUDA_PAGE_ROWS + 4 * i;
+                const float4 g = times4(tile_four(t, at, column), inv);
+                const float4 u = times4(tile_four(t, at, column + 8), inv);
+                store_word(to + 64 * i, pack_pair<WEIGHT_E>(mlp_value(&none, g.x, u.x),
+                                                            mlp_value(&none, g.y, u.y)));
+                store_word(to + 64 * i + 32, pack_pair<WEIGHT_E>(mlp_value(&none, g.z, u.z),
+                                                                 mlp_value(&none, g.w, u.w)));
+            }
+        }
+}
+#endif
+
+/* ---- other results ---- */
+
+/* Stores a row block's results for tokens row + 8 i + {0, 1}, i < t->wo, whose sums are parked. */
+DEV void tile_row_finish(const struct warp_context *c, const struct cuda_task *task,
+                         const struct tile_at *t, uint32_t block, uint32_t row, float *parked) {
+    const uint32_t r = c->lane / 4, end = t->row_end;
+    const struct linear_item first = op_item(task, block, r, 0);
+    const struct tile_row own = {first.addend, first.bias, first.own0, first.own1};
+#pragma unroll 1
+    for (uint32_t i = 0; i < t->wo; i += 4)
+        columns_value(task, t, &own, row + 8 * i, parked + i * to_eighth_token(t),
+                      min(t->wo - i, 4u));
+    const struct tile_steps step = tile_steps_of(task);
+    struct linear_item even = op_item(task, block, r, row);
+    item_norm(task, &even, block, r);
+    item_next(task, &even, block, r, row);
+#pragma unroll 1
+    for (uint32_t i = 0; i < t->wo; i++, row += 8) { /* whole warps, whatever rows there are */
+        const float *v = parked + i * to_eighth_token(t), *w = v + to_token(t);
+        struct linear_item odd = even;
+        item_advance(&odd, step.out, step.normed, step.squares);
+        even.own0 = own.own0 && row < end;
+        even.own1 = own.own1 && row < end;
+        odd.own0 = own.own0 && row + 1 < end;
+        odd.own1 = own.own1 && row + 1 < end;
+        op_store<4>(task, &even, r, make_float2(v[0], v[TO_EIGHTH_COLUMN]));
+        op_store<4>(task, &odd, r, make_float2(w[0], w[TO_EIGHTH_COLUMN]));
+        item_advance(&even, step.out8, step.normed8, 8 * step.squares);
+    }
+}
+
+/* Stores the tile's results. To be called between barriers (tile_norms_ask). One function for all
+ * tiles: inlined into each it took a fifth of the kernel's compile time. */
+CODE(void, tile_finish, const struct cuda_task *task, struct tile_at t) {
+    const struct warp_context c = context_of(&SHARED->args, threadIdx.x, 0, 0);
+    const bool packed = (task->flags & CUDA_OUT_PACKED) != 0;
+    if (task->kind == OP_QKV_LINEAR) {
+        plain_finish(&c, task, &t);
+        return;
+    }
+#if HEADS_BY_TILE
+    if (task->kind == OP_QKV_FUSED) {
+        heads_finish(&c, task, &t);
+        return;
+    }
+#endif
+    if (task->kind == OP_LM_HEAD) {
+        lm_tile_finish(&c, task, &t);
+        return;
+    }
+    if (task->kind == OP_LINEAR && task->norm != 0 && packed) {
+        stream_finish(&c, task, &t);
+        return;
+    }
+#if !QN_MLP_BIAS
+    if (task->kind == OP_GATED_MLP && packed) {
+        mlp_finish(&c, task, &t);
+        return;
+    }
+#endif
+    const uint32_t block = c.warp % t.down * t.wb;
+    const uint32_t token = c.warp / t.down * t.wo * 8 + 2 * (c.lane % 4);
+#pragma unroll 1
+    for (uint32_t n = block; n < block + t.wb && t.block + n < t.end; n++)
+        tile_row_finish(&c, task, &t, t.block + n, t.row + token,
+                        tile_parked(&t, token, n * CUDA_PAGE_ROWS + c.lane / 4));
+}
+
+#endif
