@@ -216,9 +216,12 @@ static void choose_qkv(const struct planner *p, const struct plan_choice *attent
                                columns =
                                    split_projections(r->spec, p->n_rows, r->device->n_workers);
     const bool apart = r->cut_qkv && attention->taken <= BY_SPLIT && !spec_is_latent(r->spec);
+    const char *why_not = not_fused(p, attention);
     uint64_t of_heads, of_columns;
     split_product(&heads, &of_heads);
     split_product(&columns, &of_columns);
+    const double by_heads = cost_tile_ns(of_heads, r->spec->hidden),
+                 by_columns = cost_tile_ns(of_columns, r->spec->hidden) + cost_heads_ns(&a);
     *c = (struct plan_choice){
         .what = "qkv",
         .why = "takes least of those that are possible",
@@ -227,9 +230,8 @@ static void choose_qkv(const struct planner *p, const struct plan_choice *attent
             [BY_COLUMNS] = {!r->cut_qkv ? "qkv"
                             : apart     ? "qkv_linear qkv_heads"
                                         : "qkv_linear",
-                            NULL, cost_tile_ns(of_columns, r->spec->hidden) + cost_heads_ns(&a)},
-            [BY_WHOLE_HEADS] = {"qkv_fused", not_fused(p, attention),
-                                cost_tile_ns(of_heads, r->spec->hidden)},
+                            NULL, why_not == NULL ? by_columns : -1},
+            [BY_WHOLE_HEADS] = {"qkv_fused", why_not, why_not == NULL ? by_heads : -1},
         }};
     choose_cheapest(c);
 }

@@ -80,6 +80,7 @@
 #define ORDER_role_ask              o580
 #define ORDER_run_pack              o590
 #define ORDER_run_stream_32         o600
+#define ORDER_heads_finish          o605
 #define ORDER_step_run              o610
 #define ORDER_rows_next             o620
 #define ORDER_rows_open             o630

@@ -9,6 +9,15 @@
 /* RoPE pairs per lane */
 #define LANE_PAIRS ((HALF_DIM + 31) / 32)
 
+/* The first column of the lane's pair number u; whether there is one. */
+DEV uint32_t pair_column(const struct warp_context *c, int u) {
+    const uint32_t i = c->lane + 32 * u;
+    return HALF_DIM % 32 == 0 ? i : min(i, HALF_DIM - 1u);
+}
+DEV bool pair_exists(const struct warp_context *c, int u) {
+    return HALF_DIM % 32 == 0 || c->lane + 32 * u < HALF_DIM;
+}
+
 DEV void qkv_store_query(const struct cuda_task *task, uint32_t unit, uint32_t row, uint32_t i,
                          float a, float b) {
     uint64_t head = (uint64_t)row * QN_N_HEADS + unit;
@@ -58,7 +67,7 @@ DEV struct head_turn head_turn_of(const struct warp_context *c, const float *nor
 #pragma unroll
     for (int u = 0; u < LANE_PAIRS; u++) {
         const uint32_t i = c->lane + 32 * u;
-        const bool turned = !is_value && i < HALF_DIM;
+        const bool turned = !is_value && pair_exists(c, u);
         h.norm_a[u] = QN_QK_NORM && turned ? __ldg(norm + i) : 1;
         h.norm_b[u] = QN_QK_NORM && turned ? __ldg(norm + i + HALF_DIM) : 1;
         h.cosine[u] = turned ? __ldg(SHARED->args.rope_cos + angle + i) : 1;
@@ -76,7 +85,7 @@ DEV void head_turn_apply(const struct warp_context *c, const struct head_turn *h
     float squares = 0;
 #pragma unroll
     for (int u = 0; u < LANE_PAIRS; u++)
-        if (c->lane + 32 * u < HALF_DIM) squares = fmaf(b[u], b[u], fmaf(a[u], a[u], squares));
+        if (pair_exists(c, u)) squares = fmaf(b[u], b[u], fmaf(a[u], a[u], squares));
     const float inv =
         inverse_sqrt_fast(__fadd_rn(__fmul_rn(warp_sum(squares), 1.0f / QN_HEAD_DIM), RMS_EPS));
 #endif
@@ -92,18 +101,20 @@ DEV void head_turn_apply(const struct warp_context *c, const struct head_turn *h
     }
 }
 
-/* A head of one token to its place; kv: its row of the cache, of a query head anything. */
-DEV void heads_store(const struct warp_context *c, const struct cuda_task *task, uint32_t unit,
-                     uint32_t row, uint32_t position, uint32_t kv, const float *a, const float *b) {
+/* A head of one token to its place: a query's; a key's or a value's, whose row of the cache is kv.
+ */
+DEV void query_store(const struct warp_context *c, const struct cuda_task *task, uint32_t unit,
+                     uint32_t row, const float *a, const float *b) {
 #pragma unroll
-    for (int u = 0; u < LANE_PAIRS; u++) {
-        const uint32_t i = c->lane + 32 * u;
-        if (i >= HALF_DIM) continue;
-        if (unit < QN_N_HEADS)
-            qkv_store_query(task, unit, row, i, a[u], b[u]);
-        else
-            qkv_store_kv(task->out2, unit - QN_N_HEADS, kv, position, i, a[u], b[u]);
-    }
+    for (int u = 0; u < LANE_PAIRS; u++)
+        if (pair_exists(c, u)) qkv_store_query(task, unit, row, c->lane + 32 * u, a[u], b[u]);
+}
+DEV void key_value_store(const struct warp_context *c, const struct cuda_task *task, uint32_t unit,
+                         uint32_t position, uint32_t kv, const float *a, const float *b) {
+#pragma unroll
+    for (int u = 0; u < LANE_PAIRS; u++)
+        if (pair_exists(c, u))
+            qkv_store_kv(task->out2, unit - QN_N_HEADS, kv, position, c->lane + 32 * u, a[u], b[u]);
 }
 
 /* The lane's pairs of a head. */
@@ -112,24 +123,10 @@ DEV void heads_load(const struct warp_context *c, const struct cuda_task *task, 
     const float *y = (const float *)task->in + ((uint64_t)row * task->units + unit) * QN_HEAD_DIM;
 #pragma unroll
     for (int u = 0; u < LANE_PAIRS; u++) {
-        const uint32_t i = min(c->lane + 32 * u, HALF_DIM - 1u);
+        const uint32_t i = pair_column(c, u);
         a[u] = load_l2(y + i);
         b[u] = load_l2(y + i + HALF_DIM);
     }
-}
-
-/* A head of one token, from dot products to its place. */
-DEV void heads_one(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
-                   uint32_t unit) {
-    const bool is_query = unit < QN_N_HEADS, is_value = unit >= QN_N_HEADS + QN_N_KV_HEADS;
-    const uint32_t position = row_position(SHARED, row);
-    const uint32_t kv = is_query ? 0 : row_kv_row(SHARED, row);
-    float a[LANE_PAIRS], b[LANE_PAIRS];
-    heads_load(c, task, row, unit, a, b);
-    const struct head_turn h = head_turn_of(c, (const float *)(is_query ? task->more : task->more2),
-                                            is_value, turn_at(row, position));
-    head_turn_apply(c, &h, is_value, a, b);
-    heads_store(c, task, unit, row, position, kv, a, b);
 }
 
 /* What a head is turned by that is a query's, or a key's or a value's: a choice, not a branch. */
@@ -152,30 +149,31 @@ struct heads_some {
     float a[HEADS_AHEAD][LANE_PAIRS], b[HEADS_AHEAD][LANE_PAIRS];
 };
 DEV struct heads_some heads_ask(const struct warp_context *c, const struct cuda_task *task,
-                                uint32_t row, uint32_t unit) {
+                                uint32_t row, uint32_t unit, uint32_t end) {
     struct heads_some x;
 #pragma unroll
     for (int n = 0; n < HEADS_AHEAD; n++)
-        heads_load(c, task, row, min(unit + n, task->unit1 - 1), x.a[n], x.b[n]);
+        heads_load(c, task, row, min(unit + n, end - 1), x.a[n], x.b[n]);
     return x;
 }
 
-/* A token's heads by one warp. What they have in common is found once, and the next ones are on
- * their way while some are placed: there are no branches, at which the compiler would wait for
- * them. So the last one may be placed again. */
-DEV void heads_of_row(const struct warp_context *c, const struct cuda_task *task, uint32_t row) {
-    struct heads_some next = heads_ask(c, task, row, task->unit0);
+/* Heads [unit0, end) of a token by one warp. What they have in common is found once, and the next
+ * ones are on their way while some are placed: there are no branches, at which the compiler would
+ * wait for them. So the last one may be placed again. */
+DEV void heads_of_row(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
+                      uint32_t unit0, uint32_t end) {
+    struct heads_some next = heads_ask(c, task, row, unit0, end);
     const uint32_t position = row_position(SHARED, row), kv = row_kv_row(SHARED, row);
     const uint32_t turn = turn_at(row, position);
     const struct head_turn query = head_turn_of(c, (const float *)task->more, false, turn);
     const struct head_turn key = head_turn_of(c, (const float *)task->more2, false, turn);
 #pragma unroll 1
-    for (uint32_t unit = task->unit0; unit < task->unit1; unit += HEADS_AHEAD) {
+    for (uint32_t unit = unit0; unit < end; unit += HEADS_AHEAD) {
         const struct heads_some now = next;
-        next = heads_ask(c, task, row, unit + HEADS_AHEAD);
+        next = heads_ask(c, task, row, unit + HEADS_AHEAD, end);
 #pragma unroll
         for (int n = 0; n < HEADS_AHEAD; n++) {
-            const uint32_t head = min(unit + n, task->unit1 - 1);
+            const uint32_t head = min(unit + n, end - 1);
             const bool is_value = head >= QN_N_HEADS + QN_N_KV_HEADS;
             const struct head_turn h = turn_chosen(head < QN_N_HEADS, &query, &key);
             struct heads_some x = now;
@@ -185,24 +183,26 @@ DEV void heads_of_row(const struct warp_context *c, const struct cuda_task *task
                 x.a[n][u] = is_value ? now.a[n][u] : x.a[n][u];
                 x.b[n][u] = is_value ? now.b[n][u] : x.b[n][u];
             }
-            heads_store(c, task, head, row, position, kv, x.a[n], x.b[n]);
+            if (head < QN_N_HEADS)
+                query_store(c, task, head, row, x.a[n], x.b[n]);
+            else
+                key_value_store(c, task, head, position, kv, x.a[n], x.b[n]);
         }
     }
 }
 
-/* QKV_HEADS. Warps share out tokens, or, where there are few, heads of tokens one by one. */
+/* QKV_HEADS. Warps share out tokens, and where there are few of these, a token's heads. */
 DEV void run_qkv_heads(const struct warp_context *c, const struct cuda_task *task) {
-    const uint32_t heads = task->unit1 - task->unit0;
     const uint32_t end = min(task->row1, SHARED->batch.rows.n_rows);
-    if (task->row0 + WARPS <= end) {
+    const uint32_t rows = end > task->row0 ? end - task->row0 : 0,
+                   heads = task->unit1 - task->unit0;
+    const uint32_t of_row = rows == 0 ? 1 : max(WARPS / rows, 1u), each = ceil_div(heads, of_row);
 #pragma unroll 1
-        for (uint32_t row = task->row0 + c->warp; row < end; row += WARPS)
-            heads_of_row(c, task, row);
-        return;
+    for (uint32_t i = c->warp; i < rows * of_row; i += WARPS) {
+        const uint32_t unit = task->unit0 + i % of_row * each;
+        if (unit < task->unit1)
+            heads_of_row(c, task, task->row0 + i / of_row, unit, min(unit + each, task->unit1));
     }
-    for (uint32_t item = c->warp; task->row0 < end && item < (end - task->row0) * heads;
-         item += WARPS)
-        heads_one(c, task, task->row0 + item / heads, task->unit0 + item % heads);
 }
 
 #endif

@@ -124,8 +124,6 @@ DEV uint32_t packed_enter(const struct warp_context *c, const struct cuda_task *
     if (task->tile == PACK_TILE) { /* narrower ones ask for them later */
         const float squares = tile_norms_ask(c, task, row, end);
         tile_norms_put(c, task, row, end, squares);
-        if (block == task->block0 || task->row1 - task->row0 > PACK_TILE)
-            tile_places_put(c, task, row, end);
     }
     __syncwarp();
     return task->group | task->tile << 8;

@@ -17,7 +17,7 @@
 
 /* Where a token of the tile stands. */
 struct tile_place {
-    uint32_t turn, position, kv, reserved; /* turn: turn_at; kv: row_kv_row */
+    uint32_t angle, position, kv, reserved; /* angle: of the tables; kv: row_kv_row */
 };
 enum { TILE_PLACES = TILE_BYTES - PACK_TILE * sizeof(struct tile_place) };
 static_assert(WGMMA_RING.x_at + WGMMA_RING.x_slots * WGMMA_RING.x_bytes <= TILE_PLACES, "room");
@@ -26,82 +26,145 @@ DEV struct tile_place *tile_places(void) {
     return (struct tile_place *)(shared_memory + TILE_PLACES);
 }
 
-/* The places of a tile's tokens, for heads_finish. To be called between barriers. The next tile of
- * the same tokens has them still. */
-DEV void tile_places_put(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
-                         uint32_t end) {
-    const uint32_t token = row + c->thread;
-    if (task->kind != OP_QKV_FUSED || c->thread >= PACK_TILE || token >= end) return;
-    const uint32_t position = row_position(SHARED, token);
-    tile_places()[c->thread] = {turn_at(token, position), position, row_kv_row(SHARED, token), 0};
+/* The places of the tile's tokens that the warp has, every eighth one. The next tile of the same
+ * tokens has them still. */
+DEV void tile_places_put(const struct warp_context *c, const struct tile_at *t, uint32_t n) {
+    const uint32_t at = c->warp + WARPS * c->lane, row = t->row + at;
+    if (at < n) {
+        const uint32_t position = row_position(SHARED, row);
+        tile_places()[at] = {turn_at(row, position) * HALF_DIM, position, row_kv_row(SHARED, row),
+                             0};
+    }
+    __syncwarp();
 }
 
-/* What turns a head of some tokens, the warp's from number `first` of the tile on. */
-struct turns_some {
-    struct head_turn of[HEADS_AHEAD];
+enum head_kind { HEAD_QUERY, HEAD_KEY, HEAD_VALUE };
+
+/* A head while it is made of the tile's sums. */
+struct tile_head {
+    uint32_t unit, n; /* n: tokens of the tile */
+    const float *cosine, *sine;
+    float norm_a[LANE_PAIRS], norm_b[LANE_PAIRS], bias_a[LANE_PAIRS], bias_b[LANE_PAIRS];
 };
-DEV struct turns_some turns_ask(const struct warp_context *c, const float *norm, bool is_value,
-                                uint32_t first, uint32_t n) {
-    struct turns_some t;
+template <enum head_kind KIND>
+DEV struct tile_head tile_head_of(const struct warp_context *c, const struct cuda_task *task,
+                                  const struct tile_at *t, uint32_t unit) {
+    const bool biased = QN_QKV_BIAS && task->bias != 0;
+    const float *norm = (const float *)(KIND == HEAD_QUERY ? task->norm : task->more);
+    const float *bias = (const float *)task->bias + unit * QN_HEAD_DIM;
+    struct tile_head h;
+    h.unit = unit;
+    h.n = tile_tokens(t);
+    h.cosine = SHARED->args.rope_cos;
+    h.sine = SHARED->args.rope_sin;
 #pragma unroll
-    for (int j = 0; j < HEADS_AHEAD; j++)
-        t.of[j] =
-            head_turn_of(c, norm, is_value, tile_places()[min(first + j * WARPS, n - 1)].turn);
-    return t;
+    for (int u = 0; u < LANE_PAIRS; u++) {
+        const uint32_t i = pair_column(c, u);
+        h.norm_a[u] = QN_QK_NORM && KIND != HEAD_VALUE ? __ldg(norm + i) : 1;
+        h.norm_b[u] = QN_QK_NORM && KIND != HEAD_VALUE ? __ldg(norm + i + HALF_DIM) : 1;
+        h.bias_a[u] = biased ? __ldg(bias + i) : 0;
+        h.bias_b[u] = biased ? __ldg(bias + i + HALF_DIM) : 0;
+    }
+    return h;
 }
 
-/* The lane's pairs of a head of a token: sums times 1 / rms, and biases. */
+/* The warp's tokens from number `first` of the tile on; beyond the last one the warp's first. */
+DEV uint32_t token_of(const struct warp_context *c, uint32_t first, uint32_t j, uint32_t n) {
+    const uint32_t at = first + j * WARPS;
+    return at < n ? at : c->warp;
+}
+
+/* Rotations of some of them. */
+struct angles_some {
+    float cosine[HEADS_AHEAD][LANE_PAIRS], sine[HEADS_AHEAD][LANE_PAIRS];
+};
+template <enum head_kind KIND>
+DEV struct angles_some angles_ask(const struct warp_context *c, const struct tile_head *h,
+                                  uint32_t first) {
+    struct angles_some x = {};
+#pragma unroll
+    for (int j = 0; j < HEADS_AHEAD; j++) {
+        const uint32_t angle = tile_places()[token_of(c, first, j, h->n)].angle;
+#pragma unroll
+        for (int u = 0; u < LANE_PAIRS; u++) {
+            if (KIND == HEAD_VALUE) continue;
+            x.cosine[j][u] = __ldg(h->cosine + angle + pair_column(c, u));
+            x.sine[j][u] = __ldg(h->sine + angle + pair_column(c, u));
+        }
+    }
+    return x;
+}
+
+/* The lane's pairs of a token's head: sums times 1 / rms, and biases. */
 DEV void sums_load(const struct warp_context *c, const struct cuda_task *task,
-                   const struct tile_at *t, uint32_t at, uint32_t column, float *a, float *b) {
-    const float *v = tile_parked(t, at, column - t->block * CUDA_PAGE_ROWS);
+                   const struct tile_at *t, const struct tile_head *h, uint32_t at, float *a,
+                   float *b) {
+    const float *v = tile_parked(t, at, h->unit * QN_HEAD_DIM - t->block * CUDA_PAGE_ROWS);
     const float inv = tile_norm_of(t->row + at);
 #pragma unroll
     for (int u = 0; u < LANE_PAIRS; u++) {
-        const uint32_t i = min(c->lane + 32 * u, HALF_DIM - 1u), k = i + HALF_DIM;
-        a[u] = v[i] * inv;
-        b[u] = v[k] * inv;
-        if (QN_QKV_BIAS && task->bias != 0) {
-            a[u] += __ldg((const float *)task->bias + column + i);
-            b[u] += __ldg((const float *)task->bias + column + k);
+        a[u] = v[pair_column(c, u)] * inv;
+        b[u] = v[pair_column(c, u) + HALF_DIM] * inv;
+        if (!QN_QKV_BIAS || task->bias == 0) continue;
+        a[u] += h->bias_a[u];
+        b[u] += h->bias_b[u];
+    }
+}
+
+/* Stores a head of the tile's tokens. What there is to choose is chosen outside of the tokens: at a
+ * branch the compiler would end one before it begins the next. */
+template <enum head_kind KIND>
+DEV void head_finish(const struct warp_context *c, const struct cuda_task *task,
+                     const struct tile_at *t, uint32_t unit) {
+    const struct tile_head h = tile_head_of<KIND>(c, task, t, unit);
+    if (c->warp >= h.n) return;
+    struct angles_some next = angles_ask<KIND>(c, &h, c->warp);
+#pragma unroll 1
+    for (uint32_t first = c->warp; first < h.n; first += HEADS_AHEAD * WARPS) {
+        const struct angles_some now = next;
+        next = angles_ask<KIND>(c, &h, first + HEADS_AHEAD * WARPS);
+        float a[HEADS_AHEAD][LANE_PAIRS], b[HEADS_AHEAD][LANE_PAIRS];
+#pragma unroll
+        for (int j = 0; j < HEADS_AHEAD; j++) {
+            struct head_turn turn;
+#pragma unroll
+            for (int u = 0; u < LANE_PAIRS; u++) {
+                turn.norm_a[u] = h.norm_a[u];
+                turn.norm_b[u] = h.norm_b[u];
+                turn.cosine[u] = now.cosine[j][u];
+                turn.sine[u] = now.sine[j][u];
+            }
+            sums_load(c, task, t, &h, token_of(c, first, j, h.n), a[j], b[j]);
+            head_turn_apply(c, &turn, KIND == HEAD_VALUE, a[j], b[j]);
+        }
+#pragma unroll
+        for (int j = 0; j < HEADS_AHEAD; j++) {
+            const uint32_t at = first + j * WARPS;
+            if (at >= h.n) break;
+            const struct tile_place p = tile_places()[at];
+            if (KIND == HEAD_QUERY)
+                query_store(c, task, unit, t->row + at, a[j], b[j]);
+            else
+                key_value_store(c, task, unit, p.position, p.kv, a[j], b[j]);
         }
     }
 }
 
-/* Stores the heads of a tile. */
-DEV void heads_finish(const struct warp_context *c, const struct cuda_task *task,
-                      const struct tile_at *t) {
-    const uint32_t n = tile_tokens(t);
+/* Stores the heads of a tile. Not a part of tile_finish, which all variants of many rows run. */
+CODE(void, heads_finish, const struct cuda_task *task, struct tile_at t) {
+    constexpr uint32_t blocks = QN_HEAD_DIM / CUDA_PAGE_ROWS;
+    const struct warp_context c = context_of(&SHARED->args, threadIdx.x, 0, 0);
+    if (t.block == task->block0 || task->row1 - task->row0 > PACK_TILE)
+        tile_places_put(&c, &t, tile_tokens(&t));
 #pragma unroll 1
-    for (uint32_t block = t->block; block < t->end; block += QN_HEAD_DIM / CUDA_PAGE_ROWS) {
-        const uint32_t column = block * CUDA_PAGE_ROWS, unit = column / QN_HEAD_DIM;
-        const bool is_value = unit >= QN_N_HEADS + QN_N_KV_HEADS;
-        const float *norm = (const float *)(unit < QN_N_HEADS ? task->norm : task->more);
-        struct turns_some next = turns_ask(c, norm, is_value, c->warp, n);
-#pragma unroll 1
-        for (uint32_t first = c->warp; first < n; first += HEADS_AHEAD * WARPS) {
-            const struct turns_some now = next;
-            next = turns_ask(c, norm, is_value, first + HEADS_AHEAD * WARPS, n);
-            float a[HEADS_AHEAD][LANE_PAIRS], b[HEADS_AHEAD][LANE_PAIRS];
-#pragma unroll
-            for (int j = 0; j < HEADS_AHEAD; j++) {
-                sums_load(c, task, t, min(first + j * WARPS, n - 1), column, a[j], b[j]);
-                head_turn_apply(c, &now.of[j], is_value, a[j], b[j]);
-            }
-#pragma unroll
-            for (int j = 0; j < HEADS_AHEAD; j++) {
-                const uint32_t at = first + j * WARPS;
-                if (at >= n) break;
-                const struct tile_place p = tile_places()[at];
-                heads_store(c, task, unit, t->row + at, p.position, p.kv, a[j], b[j]);
-            }
-        }
-    }
+    for (uint32_t block = t.block; block < t.end; block += blocks)
+        if (block / blocks < QN_N_HEADS)
+            head_finish<HEAD_QUERY>(&c, task, &t, block / blocks);
+        else if (block / blocks < QN_N_HEADS + QN_N_KV_HEADS)
+            head_finish<HEAD_KEY>(&c, task, &t, block / blocks);
+        else
+            head_finish<HEAD_VALUE>(&c, task, &t, block / blocks);
 }
-
-#else
-
-DEV void tile_places_put(const struct warp_context *, const struct cuda_task *, uint32_t,
-                         uint32_t) {}
 
 #endif
 

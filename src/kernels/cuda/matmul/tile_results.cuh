@@ -402,7 +402,7 @@ CODE(void, tile_finish, const struct cuda_task *task, struct tile_at t) {
     }
 #if HEADS_BY_TILE
     if (task->kind == OP_QKV_FUSED) {
-        heads_finish(&c, task, &t);
+        heads_finish(task, t);
         return;
     }
 #endif
