@@ -204,89 +204,120 @@ DEV void lm_tile_finish(const struct warp_context *c, const struct cuda_task *ta
 
 /* A *patch* is 8 tokens x 32 columns of a tile. With four columns a lane, eight lanes a token, a
  * warp has whole lines of rows; with eight columns a lane, eight lanes the same ones, whole lines
- * of packed rows. */
+ * of packed rows. All patches of a warp have the same columns: as many lie side by side as are a
+ * part of the warps, so that some may be empty. */
 enum { PATCH_COLUMNS = 32, PATCHES_AT_ONCE = 4 };
 
 /* The patches of a tile. */
 struct tile_patches {
-    uint32_t n, across, tokens, columns; /* across: side by side */
-    uint32_t column;                     /* the tile's first one in the operator */
+    uint32_t n, across, tokens, columns;
+    uint32_t column; /* the tile's first one in the operator */
 };
 DEV struct tile_patches patches_of(const struct cuda_task *task, const struct tile_at *t) {
     struct tile_patches p;
     p.column = t->block * CUDA_PAGE_ROWS;
     p.tokens = tile_tokens(t);
     p.columns = min((t->end - t->block) * CUDA_PAGE_ROWS, task->units - p.column);
-    p.across = ceil_div(p.columns, (uint32_t)PATCH_COLUMNS);
+    p.across = p.columns > 4 * PATCH_COLUMNS   ? 8
+               : p.columns > 2 * PATCH_COLUMNS ? 4
+               : p.columns > PATCH_COLUMNS     ? 2
+                                               : 1;
     p.n = p.across * ceil_div(p.tokens, 8);
     return p;
 }
 
-/* Some of them, a warp's from number `first` on: each one's first token and column in the tile.
- * Beyond the last one that one again, whose results are not stored. */
+/* The first tokens of some patches, a warp's from number `first` on. Beyond the last one the warp's
+ * first, whose results are not stored again. */
 struct patches_at {
-    uint32_t token[PATCHES_AT_ONCE], column[PATCHES_AT_ONCE];
+    uint32_t token[PATCHES_AT_ONCE];
     bool there[PATCHES_AT_ONCE];
 };
-DEV struct patches_at patches_from(const struct tile_patches *p, uint32_t first) {
+DEV struct patches_at patches_from(const struct warp_context *c, const struct tile_patches *p,
+                                   uint32_t first) {
     struct patches_at at;
 #pragma unroll
     for (int j = 0; j < PATCHES_AT_ONCE; j++) {
-        const uint32_t i = min(first + j * WARPS, p->n - 1);
-        at.token[j] = i / p->across * 8;
-        at.column[j] = i % p->across * PATCH_COLUMNS;
         at.there[j] = first + j * WARPS < p->n;
+        at.token[j] = (at.there[j] ? first + j * WARPS : c->warp) / p->across * 8;
     }
     return at;
 }
 
-/* The lane's values of the residual stream, four columns of tokens lane / 8 and four further, and
- * the squares of their blocks. Everything that is read is asked for first. */
+/* What all of a warp's patches have: the lane's four columns of the tile and whether they exist;
+ * the next norm's weights and biases of these. */
+struct patches_columns {
+    uint32_t first, four;
+    bool own;
+    float4 norm, bias;
+};
+DEV struct patches_columns patches_columns_of(const struct warp_context *c,
+                                              const struct cuda_task *task,
+                                              const struct tile_patches *p) {
+    struct patches_columns x;
+    x.first = c->warp % p->across * PATCH_COLUMNS;
+    x.own = x.first + c->lane % 8 * 4 < p->columns;
+    x.four = x.own ? x.first + c->lane % 8 * 4 : 0;
+    x.norm = __ldg((const float4 *)((const float *)task->norm + p->column + x.four));
+    x.bias = make_float4(0, 0, 0, 0);
+    if (LINEAR_BIASES && task->bias != 0)
+        x.bias = __ldg((const float4 *)((const float *)task->bias + p->column + x.four));
+    return x;
+}
+
+/* The lane's residual of some patches: of tokens lane / 8 and four further. */
+struct patches_residual {
+    float4 of[PATCHES_AT_ONCE][2];
+};
+DEV struct patches_residual patches_ask(const struct warp_context *c, const struct cuda_task *task,
+                                        const struct tile_at *t, const struct tile_patches *p,
+                                        const struct patches_columns *x,
+                                        const struct patches_at *at) {
+    struct patches_residual r = {};
+    if (task->more == 0) return r;
+    const float *from = (const float *)task->more + (uint64_t)t->row * task->units + p->column;
+#pragma unroll
+    for (int j = 0; j < PATCHES_AT_ONCE; j++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const uint32_t token = min(at->token[j] + c->lane / 8 + 4 * h, p->tokens - 1);
+            r.of[j][h] = load4_l2(from + (uint64_t)token * task->units + x->four);
+        }
+    return r;
+}
+
+/* Makes the residual stream of them, and the squares of its blocks. */
 DEV void patches_add(const struct warp_context *c, const struct cuda_task *task,
                      const struct tile_at *t, const struct tile_patches *p,
-                     const struct patches_at *at, float4 (&v)[PATCHES_AT_ONCE][2],
+                     const struct patches_columns *x, const struct patches_at *at,
+                     const struct patches_residual *r, float4 (&v)[PATCHES_AT_ONCE][2],
                      float (&squares)[PATCHES_AT_ONCE][2]) {
-    const uint32_t four = c->lane % 8 * 4, of_four = c->lane / 8;
-    const float *residual = (const float *)task->more + p->column;
-    const float *bias = (const float *)task->bias + p->column;
-    const bool biased = LINEAR_BIASES && task->bias != 0;
 #pragma unroll
     for (int j = 0; j < PATCHES_AT_ONCE; j++)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            const uint32_t row = t->row + min(at->token[j] + of_four + 4 * h, p->tokens - 1);
-            v[j][h] = make_float4(0, 0, 0, 0);
-            if (task->more != 0)
-                v[j][h] = load4_l2(residual + (uint64_t)row * task->units +
-                                   min(at->column[j] + four, p->columns - 4));
-        }
-#pragma unroll
-    for (int j = 0; j < PATCHES_AT_ONCE; j++)
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const uint32_t column = min(at->column[j] + four, p->columns - 4);
-            float4 sum = tile_four(t, min(at->token[j] + of_four + 4 * h, p->tokens - 1), column);
-            if (biased) sum = add4(sum, __ldg((const float4 *)(bias + column)));
-            v[j][h] = task->more != 0 ? add4(v[j][h], sum) : sum;
-            const bool own = at->column[j] + four < p->columns;
-            squares[j][h] = squares_of_block(own ? v[j][h] : make_float4(0, 0, 0, 0));
+            const uint32_t token = min(at->token[j] + c->lane / 8 + 4 * h, p->tokens - 1);
+            float4 sum = tile_four(t, token, x->four);
+            if (LINEAR_BIASES && task->bias != 0) sum = add4(sum, x->bias);
+            v[j][h] = task->more != 0 ? add4(r->of[j][h], sum) : sum;
+            squares[j][h] = squares_of_block(x->own ? v[j][h] : make_float4(0, 0, 0, 0));
         }
 }
 
-/* Stores them by rows, and parks them. */
+/* Stores it by rows; parks it times the next norm's weights. */
 DEV void patches_store(const struct warp_context *c, const struct cuda_task *task,
                        const struct tile_at *t, const struct tile_patches *p,
-                       const struct patches_at *at, const float4 (&v)[PATCHES_AT_ONCE][2],
+                       const struct patches_columns *x, const struct patches_at *at,
+                       const float4 (&v)[PATCHES_AT_ONCE][2],
                        const float (&squares)[PATCHES_AT_ONCE][2]) {
+    const uint32_t k = p->column + x->four;
 #pragma unroll
     for (int j = 0; j < PATCHES_AT_ONCE; j++)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             const uint32_t token = at->token[j] + c->lane / 8 + 4 * h;
-            const uint32_t column = at->column[j] + c->lane % 8 * 4, k = p->column + column;
             const uint64_t row = t->row + token;
-            if (!at->there[j] || token >= p->tokens || column >= p->columns) continue;
-            tile_put_four(t, token, column, v[j][h]);
+            if (!at->there[j] || token >= p->tokens || !x->own) continue;
+            tile_put_four(t, token, x->four, mul4(v[j][h], x->norm));
             store4_plain((float *)task->out + row * task->units + k, v[j][h]);
             if (k % SQUARES_COLUMNS == 0)
                 store_plain((float *)task->more2 + row * task->n_pieces + k / SQUARES_COLUMNS,
@@ -294,39 +325,46 @@ DEV void patches_store(const struct warp_context *c, const struct cuda_task *tas
         }
 }
 
-/* Stores them packed, times the next norm's weights, from where they are parked. */
+/* Stores packed what they parked. */
 DEV void patches_pack(const struct warp_context *c, const struct cuda_task *task,
                       const struct tile_at *t, const struct tile_patches *p,
-                      const struct patches_at *at) {
+                      const struct patches_columns *x, const struct patches_at *at) {
+    const uint32_t column = x->first + c->lane / 8 * 8;
 #pragma unroll
     for (int j = 0; j < PATCHES_AT_ONCE; j++) {
         const uint32_t token = at->token[j] + c->lane % 8;
-        const uint32_t column = at->column[j] + c->lane / 8 * 8, k = p->column + column;
         if (!at->there[j] || token >= p->tokens || column >= p->columns) continue;
-        const float4 *by = (const float4 *)((const float *)task->norm + k);
-        packed_store8(task, task->out2, t->row + token, k,
-                      mul4(tile_four(t, token, column), __ldg(by)),
-                      mul4(tile_four(t, token, column + 4), __ldg(by + 1)));
+        packed_store8(task, task->out2, t->row + token, p->column + column,
+                      tile_four(t, token, column), tile_four(t, token, column + 4));
     }
 }
 
 /* Stores the residual stream and its packed copy for the next norm: the same bits as op_store,
  * which tile_row_finish calls item by item. The copy's stores by rows were halves of sectors: a
  * prompt of 2,048 tokens of Qwen3-8B took 65.5 ms instead of 65.1, 256 requests 12.49 instead of
- * 12.41 (H100). Between the patches of a warp there are no branches, at which the compiler would
- * end one before it begins the next. */
+ * 12.41 (H100). The next patches' residual is on its way while some are made: a trip to L2 is long
+ * here, behind the operands of the next tile. Between the patches of a warp there are no branches,
+ * at which the compiler would end one before it begins the next. */
 DEV void stream_finish(const struct warp_context *c, const struct cuda_task *task,
                        const struct tile_at *t) {
     const struct tile_patches p = patches_of(task, t);
+    if (c->warp >= p.n) return;
+    const struct patches_columns x = patches_columns_of(c, task, &p);
+    struct patches_at at = patches_from(c, &p, c->warp);
+    struct patches_residual next = patches_ask(c, task, t, &p, &x, &at);
 #pragma unroll 1
-    for (uint32_t first = c->warp; first < p.n; first += PATCHES_AT_ONCE * WARPS) {
-        const struct patches_at at = patches_from(&p, first);
+    for (uint32_t first = c->warp; first < p.n;) {
         float4 v[PATCHES_AT_ONCE][2];
         float squares[PATCHES_AT_ONCE][2];
-        patches_add(c, task, t, &p, &at, v, squares);
-        patches_store(c, task, t, &p, &at, v, squares);
+        const struct patches_residual now = next;
+        const struct patches_at here = at;
+        first += PATCHES_AT_ONCE * WARPS;
+        at = patches_from(c, &p, first);
+        next = patches_ask(c, task, t, &p, &x, &at);
+        patches_add(c, task, t, &p, &x, &here, &now, v, squares);
+        patches_store(c, task, t, &p, &x, &here, v, squares);
         __syncwarp(); /* they are parked */
-        patches_pack(c, task, t, &p, &at);
+        patches_pack(c, task, t, &p, &x, &here);
     }
 }
 
