@@ -147,13 +147,6 @@ CUDA_ABI_FN uint32_t cuda_sub_heads(uint32_t group, uint32_t head_dim) {
 CUDA_ABI_FN int cuda_head_tiles(uint32_t head_dim) {
     return head_dim % CUDA_PAGE_ROWS == 0 && PACK_TILE % head_dim == 0;
 }
-/* Row blocks that a tile has some multiple of: the LM head's units and QKV_FUSED's heads are whole.
- */
-CUDA_ABI_FN uint32_t cuda_tile_grain(uint32_t kind, uint32_t head_dim) {
-    return kind == OP_LM_HEAD     ? LM_BLOCK / CUDA_PAGE_ROWS
-           : kind == OP_QKV_FUSED ? head_dim / CUDA_PAGE_ROWS
-                                  : 1;
-}
 /* Token rows whose places a block keeps. In an iteration of no more rows it knows whether each is
  * another request's, so WHOLE may have so many. */
 enum { CUDA_PLACES = 64 };
@@ -307,8 +300,7 @@ struct cuda_task {
     /* How a task with weights goes through its pages (block/walk.cuh); cuda_form.c decides. */
     uint32_t block0, block1; /* row blocks [block0, block1) of the image */
     uint8_t tile;            /* token rows at a time: 1, 8, 16, 32, 64 or 128 */
-    uint8_t group;       /* row blocks at a time; tiles of 128 tokens on sm_90: up to 8, of others
-                            2, 4, 8, 12 or 16 */
+    uint8_t group;           /* row blocks at a time; many packed rows: 2, 4, 8, 12 or 16 */
     uint8_t columns;     /* columns of 8 tokens: 1, 2, 4; 0: one row, whose activations are staged;
                             CUDA_LEASE: many packed rows, ATTENTION */
     uint8_t unit_blocks; /* row blocks that are finished together; 0: each alone */

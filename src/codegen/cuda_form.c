@@ -125,14 +125,6 @@ static void walk_stream(const struct form_case *c, struct cuda_task *t) {
     t->group = (uint8_t)CEIL_DIV(blocks, CEIL_DIV(blocks, most));
 }
 
-/* Row blocks of a tile of 128 tokens by wgmma: as many in each, since a tile of few has few bytes
- * of weights on their way. 12 are two of 6. */
-static uint8_t even_group(const struct form_case *c, uint32_t blocks) {
-    const uint32_t most = PACK_TILE / CUDA_PAGE_ROWS, n_tiles = CEIL_DIV(blocks, most);
-    return (uint8_t)align_up(CEIL_DIV(blocks, n_tiles),
-                             cuda_tile_grain(c->op->kind, c->op->attrs.D));
-}
-
 /* The smallest tile (matmul_tile.cuh) that has all rows, or the largest. */
 static void walk_tile(const struct form_case *c, struct cuda_task *t) {
     const uint32_t blocks = t->block1 - t->block0;
@@ -145,7 +137,6 @@ static void walk_tile(const struct form_case *c, struct cuda_task *t) {
     if (t->kind == OP_LINEAR_SPLITK && t->tile != PACK_TILE && blocks > 12) t->group = 16;
     /* The smallest tiles come in three sizes, since each is more to compile. */
     if (t->tile < PACK_NARROW && t->group < 12) t->group = t->group == 8 ? 12 : 4;
-    if (t->tile == PACK_TILE && c->host->device.has.wgmma) t->group = even_group(c, blocks);
     t->columns = CUDA_LEASE;
 }
 

@@ -573,16 +573,13 @@ static bool is_stream_form(const struct proof *f, const struct cuda_task *t,
 }
 
 /* Tiles through a lease of the ring: the sizes that are compiled (matmul_tile*.cuh). */
-static bool is_tile_form(const struct proof *f, const struct cuda_task *t,
-                         const struct prog_op *op) {
+static bool is_tile_form(const struct cuda_task *t, const struct prog_op *op) {
     static const uint8_t of_32[] = {4, 12, 16, 0}, of_64[] = {2, 4, 8, 12, 16, 0},
                          of_128[] = {4, 8, 0};
-    const bool whole = t->group >= 1 && t->group <= PACK_TILE / CUDA_PAGE_ROWS &&
-                       t->group % cuda_tile_grain(op->kind, op->attrs.D) == 0;
     const bool group = t->tile == PACK_NARROW / 2 ? one_of(t->group, of_32)
                        : t->tile == PACK_NARROW   ? one_of(t->group, of_64)
-                       : t->tile == PACK_TILE ? f->cc / 10 == 9 ? whole : one_of(t->group, of_128)
-                                              : false;
+                       : t->tile == PACK_TILE     ? one_of(t->group, of_128)
+                                                  : false;
     return group && (t->group < 16 || op->kind == OP_LINEAR_SPLITK) && t->unit_blocks == 0 &&
            t->row0 % PACK_ROWS == 0;
 }
@@ -622,7 +619,7 @@ static bool is_matrix_form(const struct proof *f, const struct cuda_task *t,
     case 1:
     case 2:
     case CUDA_STREAM_32: return packed && op->kind != OP_LINEAR_SPLITK && is_stream_form(f, t, op);
-    case CUDA_LEASE: return packed && is_tile_form(f, t, op);
+    case CUDA_LEASE: return packed && is_tile_form(t, op);
     default: return false;
     }
 }

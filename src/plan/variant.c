@@ -202,7 +202,7 @@ static const char *not_fused(const struct planner *p, const struct plan_choice *
     if (!r->join_heads || !r->cut_qkv) return "qkv=joined is not asked for";
     if (attention->taken != BY_HEADS) return "attention makes the heads";
     if (!r->device->has.wgmma) return "only sm_90 has tiles of so many tokens";
-    if (p->n_rows <= PACK_NARROW) return "too few rows for tiles of 128 tokens";
+    if (p->n_rows <= PACK_TILE) return "too few rows for tiles of 128 tokens";
     return cuda_head_tiles(r->spec->head_dim) ? NULL : "heads are no part of 128 columns";
 }
 

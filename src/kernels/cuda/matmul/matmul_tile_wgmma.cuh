@@ -135,8 +135,7 @@ DEV void tile_multiply(void) {
     const uint32_t sums = __shfl_sync(~0u, SHARED->packed[c.warp].sums, 0);
     const bool parks = __shfl_sync(~0u, (uint32_t)task->kind, 0) != OP_LINEAR_SPLITK;
     const uint32_t first = SHARED->packed[c.warp].block + c.warp / 4 * 4;
-    const uint32_t end = min(SHARED->packed[c.warp].block + task->group, task->block1);
-    const bool works = __shfl_sync(~0u, first, 0) < __shfl_sync(~0u, end, 0);
+    const bool works = __shfl_sync(~0u, first, 0) < __shfl_sync(~0u, task->block1, 0);
     struct ring_use r = ring_load(&c);
     float total[1][WO][4], sum[1][WO][4];
     tile_fill<1, WO>(total, TILE_NOTHING);

@@ -124,10 +124,8 @@ struct row_tile {
     uint32_t partial, partial_end; /* partial sums, numbered without those that have no k-tiles */
 };
 
-/* The tile of at most `blocks`, or of 128 tokens as many as the task says, that begins with row block
- * `block`. */
+/* The tile of at most `blocks` that begins with row block `block`. */
 DEV struct row_tile row_tile_at(const struct cuda_task *task, uint32_t block, uint32_t blocks) {
-    if (task->tile == PACK_TILE) blocks = task->group;
     struct row_tile t = {block, min(block + blocks, task->block1), block, 0,
                          partial_count(task->k_tiles)};
     if (task->kind != OP_LINEAR_SPLITK) return t;
