@@ -120,14 +120,14 @@ CUDA_ABI_FN int cuda_rows_fit(uint32_t head_dim, uint32_t cc) {
     return head_dim <= 128 && work + cuda_rows_piece(head_dim) <= cuda_lease_bytes(cc);
 }
 
-/* Attention over latents (attention_latent.cuh): bytes of a key in shared memory; positions that it
- * has there at a time, a piece's at most, beside queries, probabilities and states; 0: it does not
- * fit. */
+/* Attention over latents (attention_latent.cuh): bytes of a key in shared memory, and of what lies
+ * beside keys: queries, what warps tell each other; positions that it has there at a time, a
+ * piece's at most; 0: it does not fit. */
 CUDA_ABI_FN uint32_t cuda_latent_row(uint32_t key_dim) {
     return (key_dim + 63) / 64 * 128;
 }
 CUDA_ABI_FN uint32_t cuda_latent_others(uint32_t key_dim) {
-    return 16 * cuda_latent_row(key_dim) + CUDA_COMPUTE_WARPS * (32 * 16 + 2 * 16 * 4);
+    return 16 * cuda_latent_row(key_dim) + CUDA_COMPUTE_WARPS * 32 * (2 * 2 * 4 + 16);
 }
 CUDA_ABI_FN uint32_t cuda_latent_part(uint32_t key_dim, uint32_t cc) {
     uint32_t part = ATTENTION_PIECE;
@@ -135,6 +135,15 @@ CUDA_ABI_FN uint32_t cuda_latent_part(uint32_t key_dim, uint32_t cc) {
            part * cuda_latent_row(key_dim) + cuda_latent_others(key_dim) > cuda_lease_bytes(cc))
         part /= 2;
     return part >= 16 ? part : 0;
+}
+/* Whether a piece of them comes as pages (attention_latent_pages.cuh): by bulk copies, of whole
+ * lines and shares, each warp's share in its part of the ring. */
+CUDA_ABI_FN int cuda_latent_paged(uint32_t key_dim, uint32_t kv_block, uint32_t cc) {
+    const uint32_t ring = cuda_lease_bytes(cc) - CUDA_SCRATCH_BYTES, pages = (key_dim + 255) / 256;
+    return cc >= 90 && key_dim % 64 == 0 && kv_block % 16 == 0 &&
+           pages * CUDA_COMPUTE_WARPS * CUDA_PAGE_BYTES <= ring &&
+           cuda_latent_part(key_dim, cc) == ATTENTION_PIECE &&
+           cuda_latent_others(key_dim) <= CUDA_SCRATCH_BYTES;
 }
 
 /* Query heads of a KV head's group that attention takes together: as many as a product has rows,

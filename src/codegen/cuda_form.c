@@ -33,6 +33,11 @@ static bool has_heads(const struct cuda_form_host *h) {
 static bool has_latent(const struct cuda_form_host *h) {
     return !has_heads(h) && cuda_latent_part(PROG(h->program, KV)->k_width, h->device.cc) != 0;
 }
+/* LATENT_PAGES: a piece of them comes as pages. */
+static bool has_latent_pages(const struct cuda_form_host *h) {
+    return !has_heads(h) &&
+           cuda_latent_paged(PROG(h->program, KV)->k_width, h->program->kv_block, h->device.cc);
+}
 /* PREFILL: outputs fit registers, a piece fits shared memory. */
 static bool has_prefill(const struct cuda_form_host *h) {
     return has_heads(h) && cuda_rows_fit(PROG(h->program, MODEL)->head_dim, h->device.cc);
@@ -196,30 +201,31 @@ struct form_when {
 };
 
 /* Names in capitals are form.def's. */
-#define HAS_ANY        has_any, NULL
-#define HAS_HEADS      has_heads, "keys and values are latents"
-#define HAS_LATENT     has_latent, "no latents, or they do not fit shared memory"
-#define HAS_PREFILL    has_prefill, "a piece of the context does not fit shared memory"
-#define HAS_PARTS      has_parts, "only sm_90 has wgmma"
-#define HAS_HEAD_TILES has_head_tiles, "sm_90 has tiles of heads that are a part of 128 columns"
-#define HAS_STREAM_32  has_stream_32, "32 rows stream on sm_90, of wide models"
-#define HAS_EXPERTS    has_experts, "the model has no experts"
-#define HAS_ROUTER_ROW has_router_row, "a row does not fit shared memory twice"
-#define HAS_DOWN_ROW   has_down_row, "a row's experts do not fit shared memory"
-#define WHEN_ALWAYS    when_always, NULL
-#define WHEN_WHOLE     when_whole, "its tasks have some of the rows"
-#define WHEN_NORMED    when_normed, "its tasks have some of the rows, or no norm comes next"
-#define WHEN_MERGED    when_merged, "heads' outputs do not fit scratch"
-#define WALK_NOTHING   walk_nothing
-#define WALK_STAGED    walk_staged
-#define WALK_STREAM    walk_stream
-#define WALK_TILE      walk_tile
-#define WALK_MIXED     walk_mixed
-#define WALK_PREFILL   walk_prefill
-#define WALK_ROUTER    walk_router
-#define WALK_LATENT    walk_latent
-#define WALK_HEADS_OWN walk_heads_own
-#define WALK_MERGED    walk_merged
+#define HAS_ANY          has_any, NULL
+#define HAS_HEADS        has_heads, "keys and values are latents"
+#define HAS_LATENT       has_latent, "no latents, or they do not fit shared memory"
+#define HAS_LATENT_PAGES has_latent_pages, "no latents, or a piece of them is not pages of the ring"
+#define HAS_PREFILL      has_prefill, "a piece of the context does not fit shared memory"
+#define HAS_PARTS        has_parts, "only sm_90 has wgmma"
+#define HAS_HEAD_TILES   has_head_tiles, "sm_90 has tiles of heads that are a part of 128 columns"
+#define HAS_STREAM_32    has_stream_32, "32 rows stream on sm_90, of wide models"
+#define HAS_EXPERTS      has_experts, "the model has no experts"
+#define HAS_ROUTER_ROW   has_router_row, "a row does not fit shared memory twice"
+#define HAS_DOWN_ROW     has_down_row, "a row's experts do not fit shared memory"
+#define WHEN_ALWAYS      when_always, NULL
+#define WHEN_WHOLE       when_whole, "its tasks have some of the rows"
+#define WHEN_NORMED      when_normed, "its tasks have some of the rows, or no norm comes next"
+#define WHEN_MERGED      when_merged, "heads' outputs do not fit scratch"
+#define WALK_NOTHING     walk_nothing
+#define WALK_STAGED      walk_staged
+#define WALK_STREAM      walk_stream
+#define WALK_TILE        walk_tile
+#define WALK_MIXED       walk_mixed
+#define WALK_PREFILL     walk_prefill
+#define WALK_ROUTER      walk_router
+#define WALK_LATENT      walk_latent
+#define WALK_HEADS_OWN   walk_heads_own
+#define WALK_MERGED      walk_merged
 
 struct form {
     const char *name;

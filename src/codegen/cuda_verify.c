@@ -625,12 +625,15 @@ static bool is_matrix_form(const struct proof *f, const struct cuda_task *t,
 }
 
 /* ATTENTION leases the ring: MIXED, tile 0, or PREFILL of as many rows at a time as warps have rows
- * of a product, if the ring has room for that; over latents, a row at a time. */
+ * of a product, if the ring has room for that; over latents, a row at a time, unless pieces of
+ * ATTENTION_SPLIT come as pages. */
 static bool is_attention_form(const struct proof *f, const struct cuda_task *t,
                               const struct prog_op *op) {
     const struct op_attrs *a = &op->attrs;
     const uint32_t rows = CUDA_COMPUTE_WARPS * (16 / cuda_sub_heads(a->heads / a->kv, a->D));
     const bool lease = t->group == 0 && t->unit_blocks == 0 && t->columns == CUDA_LEASE;
+    if (op->kind == OP_ATTENTION_SPLIT && cuda_latent_paged(a->D, f->p->kv_block, f->cc))
+        return t->group == 0 && t->unit_blocks == 0 && t->columns == 0 && t->tile == 0;
     if (a->DR != 0) return lease && t->tile == 1 && cuda_latent_part(a->D, f->cc) != 0;
     return lease && op->kind == OP_ATTENTION &&
            (t->tile == 0 ||

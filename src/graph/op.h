@@ -68,9 +68,6 @@ enum { LOGIT_BAND_ROWS = 512, LOGIT_BAND_STEP = 128 };
  * of reduction does not depend on load: PIECE positions each. */
 enum { ATTENTION_PIECE = 128 };
 
-/* Where ATTENTION_SPLIT of latents has few pieces, a GPU cuts the columns of each into so many. */
-enum { LATENT_QUARTERS = 4 };
-
 /* A GPU's task holds the activations of a single row, so many at most; others are packed. */
 enum { STAGED_COLUMNS = 15360 };
 

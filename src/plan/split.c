@@ -64,15 +64,12 @@ uint32_t split_beside(const struct kop *op, uint32_t want, uint32_t taken) {
     return CEIL_DIV(blocks, largest) <= left ? left : want;
 }
 
-/* An operator over contexts has at most a slice for each piece and head, of latents on a GPU for a
- * quarter of one (kernels/cuda/attention/attention_items.cuh): a worker without one goes straight
- * on to the next product. */
-uint32_t split_slices(const struct device *d, const struct kgraph *k, const struct kop *op,
-                      uint32_t want) {
-    const uint32_t quarters = d->kind == DEVICE_CUDA ? LATENT_QUARTERS : 1;
+/* An operator over contexts has at most a slice for each piece and head: a worker without one goes
+ * straight on to the next product. */
+uint32_t split_slices(const struct kgraph *k, const struct kop *op, uint32_t want) {
     uint64_t items = (uint64_t)k->n_rows * k->spec.n_kv_heads;
     if (op->kind == OP_ATTENTION_SPLIT && spec_is_latent(&k->spec))
-        items *= (uint64_t)k->n_pieces * CEIL_DIV(k->spec.n_heads, 16u) * quarters;
+        items *= (uint64_t)k->n_pieces * CEIL_DIV(k->spec.n_heads, 16u);
     else if (op->kind == OP_ATTENTION_STEP)
         items *= (uint64_t)k->n_pieces * CEIL_DIV(k->spec.n_heads / k->spec.n_kv_heads, 16u);
     else if (op->kind != OP_ATTENTION_WHOLE)

@@ -23,8 +23,7 @@ uint32_t split_workers(const struct device *d, const struct kgraph *k, const str
 uint32_t split_beside(const struct kop *op, uint32_t want, uint32_t taken);
 
 /* Slices of an operator that can have work, at most `want`. */
-uint32_t split_slices(const struct device *d, const struct kgraph *k, const struct kop *op,
-                      uint32_t want);
+uint32_t split_slices(const struct kgraph *k, const struct kop *op, uint32_t want);
 
 /* Row and unit tiles of a product. */
 struct split_tiles {

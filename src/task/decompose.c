@@ -45,9 +45,8 @@ static struct split_tiles choose_tiles(const struct tgraph *g, const struct kop 
     const uint32_t n_blocks = CEIL_DIV(kop_units(op), split_grain(op->kind));
     const struct tile_override *o = &g->options.tiles[op->kind];
     if (op_split_of(op->kind) == SPLIT_SLICES)
-        return (struct split_tiles){1, o->unit_tiles != 0
-                                           ? o->unit_tiles
-                                           : split_slices(&g->options.device, g->kernel, op, want)};
+        return (struct split_tiles){1, o->unit_tiles != 0 ? o->unit_tiles
+                                                          : split_slices(g->kernel, op, want)};
     if (op_split_of(op->kind) == SPLIT_ROWS)
         return (struct split_tiles){MIN(n_rows, o->row_tiles != 0 ? o->row_tiles : want), 1};
     /* The workers that it leaves have SAMPLE. */

@@ -87,11 +87,12 @@ uint64_t codec_kv_at(const struct prog_header *p, const struct iteration *it, ui
     const uint64_t vectors = kv_vectors(r), in = position % p->kv_block;
     const uint64_t row = (block * vectors + which * r->heads + kv_head) * p->kv_block + in;
     const bool swaps = p->target == TARGET_CUDA && width % 64 == 0;
+    const uint64_t column = d % 64 ^ position % 8 * 8;
     uint64_t at = row * width + d;
     if (swaps && r->v_in_k) {
-        at ^= position % 2 * 32 ^ position / 4 % 4 * 16;
+        if (p->kv_block % 16 == 0)
+            at = row / 16 * (16 * width) + d / 64 * 1024 + row % 16 * 64 + column;
     } else if (swaps) {
-        const uint64_t column = d % 64 ^ position % 8 * 8;
         at = row * width + d / 64 * 64 + column;
         if (has_wgmma && width <= 128 && p->kv_block % 16 == 0)
             at = row / 8 * (8 * width) + d / 64 * 512 + row % 8 * 64 + column;

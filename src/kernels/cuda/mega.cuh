@@ -237,6 +237,11 @@ CODE(void, code_latent_heads, void) {
 CODE(void, code_latent, void) {
     compute_with<run_attention_latent>();
 }
+#if QN_HAS_latent_pages
+CODE(void, code_latent_pages, void) {
+    compute_with<run_latent_pages>();
+}
+#endif
 CODE(void, code_latent_values, void) {
     compute_with<run_latent_values>();
 }
@@ -362,7 +367,7 @@ CODE(bool, step_items, void) {
     if (again)
         same_head = run_done(&w);
     else
-        w = decode_first(&c, task);
+        w = items_first(&c, task);
     const struct heads_range heads = decode_heads_of<OP_ATTENTION_STEP>(&w, same_head);
     const struct item_head h = decode_head_of<OP_ATTENTION_STEP>(&c, task, &w, heads.from);
     if (!again) {
@@ -554,6 +559,7 @@ CODE(void, role_control, void) {
 // check_kernels: function code_latent_heads spills 0
 // check_kernels: function code_latent_merge spills 0
 // check_kernels: function code_latentEv spills 0
+// check_kernels: function code_latent_pages spills 0
 // check_kernels: function code_latentEv spills 364 on deepseek-v2-lite.sm_80
 // check_kernels: function packed_linearILi4ELi4ELi2ELi4E spills 168 on deepseek-v2-lite.sm_80
 // check_kernels: qn_mega registers 168 stack 440 spills 184

@@ -96,6 +96,7 @@
 #define ORDER_up_run_sets           o725
 #define ORDER_code_down_gather      o730
 #define ORDER_code_latent_heads     o740
+#define ORDER_code_latent_pages     o745
 #define ORDER_code_latent           o750
 #define ORDER_code_latent_values    o760
 #define ORDER_code_latent_merge     o770

@@ -134,8 +134,12 @@ DEV float quad_sum(float v) {
 }
 
 /* What scores are multiplied with, and the same for powers of two. */
+#if QN_LATENT
+#define SCORE_SCALE __uint_as_float(QN_SCALE_BITS)
+#else
 #define SCORE_SCALE (1.0f / sqrtf((float)QN_HEAD_DIM))
-#define SCORE_EXP2  __fmul_rn(SCORE_SCALE, 1.4426950408889634f)
+#endif
+#define SCORE_EXP2 __fmul_rn(SCORE_SCALE, 1.4426950408889634f)
 
 /* What to take from a row's scores times SCORE_EXP2, of a piece whose largest score is `most`. */
 DEV float piece_base(float most) {

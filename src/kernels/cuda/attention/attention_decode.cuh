@@ -32,30 +32,6 @@ DEV struct piece_shares *decode_shares(uint32_t i) {
     return (struct piece_shares *)SCRATCH + i;
 }
 
-/* The warp's share of every piece. */
-DEV uint32_t decode_share_of(const struct warp_context *c) {
-    return (c->warp - c->turn) % WARPS;
-}
-
-/* The task's first item. Slices are the same in every layer of one window, so the last one is kept
- * for the iteration: finding it takes divisions of 64 bits. */
-DEV struct attention_item decode_first(const struct warp_context *c, const struct cuda_task *task) {
-    struct block_shared *b = SHARED;
-    const uint32_t window = task_window(task);
-    const uint64_t key = (uint64_t)items_key(task->kind, window, task->unit0) << 32 | b->flag;
-    struct warp_state *mine = &b->warp[c->warp];
-    if (mine->list_key == key) return mine->item;
-    const struct attention_item w =
-        items_begin(b, task, items_load(b, c->lane, task->kind, window));
-    __syncwarp(); /* all lanes have seen the old key */
-    if (c->lane == 0) {
-        mine->item = w;
-        mine->list_key = key;
-    }
-    __syncwarp();
-    return w;
-}
-
 /* ---- the warps' shares ---- */
 
 /* Positions [fresh, end) lie in scratch, of the last one the key as head number `key`, then its
@@ -108,7 +84,7 @@ DEV void decode_hold(const struct warp_context *c, bool wanted, struct held_keys
 
 /* Whether earlier iterations wrote all of the warp's share of the item's first piece. */
 DEV bool decode_is_old(const struct warp_context *c, const struct attention_item *w) {
-    return w->fresh >= w->piece * ATTENTION_PIECE + SHARE_POSITIONS * (decode_share_of(c) + 1);
+    return w->fresh >= w->piece * ATTENTION_PIECE + SHARE_POSITIONS * (share_of_warp(c) + 1);
 }
 
 /* Scores of the share at `page` that begins at `first`. Of one that is not seen nothing came: what
@@ -133,15 +109,6 @@ template <int N> struct decode_columns {
     float out[PAIRS_OF][2][4]; /* pair number warp + N i */
 };
 
-/* The pages of a share, from the ring's begin on: the warps' next ones and those after. Warps
- * before the one that gets the next page have had one more (page_of_warp). */
-DEV uint32_t decode_page(const struct warp_context *c, uint32_t share, uint32_t n) {
-    const uint32_t warp = (share + c->turn) % WARPS, late = page_of_warp(c, WARPS - 1);
-    const uint32_t of_late = page_slot(0, page_after(late, n));
-    const uint32_t of_early = page_slot(0, page_after(page_next(late), n));
-    return (warp + (warp < c->turn ? of_early : of_late)) * CUDA_PAGE_BYTES;
-}
-
 /* Where the row lies that the lane names of each share's values, from the share's page on, for a
  * pair of columns. */
 DEV uint32_t decode_value_at(const struct warp_context *c, uint32_t pair) {
@@ -149,7 +116,7 @@ DEV uint32_t decode_value_at(const struct warp_context *c, uint32_t pair) {
     return (SHARE_PAGES == 1 ? SHARE_BYTES : 0) + kv_row_at(n) + kv_chunk_at(n, chunk);
 }
 DEV uint4 decode_value(const struct warp_context *c, uint32_t share, uint32_t n, uint32_t at) {
-    return load_matrices_turned(RING + decode_page(c, share, n) + at);
+    return load_matrices_turned(RING + share_page(c, share, n) + at);
 }
 
 /* All of a piece but the maxima, which y has as scores, and the outputs. */
@@ -259,8 +226,7 @@ DEV void batch_complete(const struct warp_context *c, const struct attention_ite
 #pragma unroll 1
     for (uint32_t i = 0; i < (N == 1 ? 1 : b->n); i++) {
         char *page = RING + page_acquire_after(c, i) * CUDA_PAGE_BYTES;
-        const uint32_t first =
-            b->first + i * ATTENTION_PIECE + SHARE_POSITIONS * decode_share_of(c);
+        const uint32_t first = b->first + i * ATTENTION_PIECE + SHARE_POSITIONS * share_of_warp(c);
         decode_complete(c, w, f, page, first, false);
         if (SHARE_PAGES > 1) continue;
         decode_complete(c, w, f, page + SHARE_BYTES, first, true);
@@ -273,7 +239,7 @@ DEV void batch_complete(const struct warp_context *c, const struct attention_ite
 template <int N>
 DEV void batch_scores(const struct warp_context *c, const struct attention_rows *rows,
                       struct held_keys *x, const struct decode_pieces_of<N> *b, float p[N][2][4]) {
-    const uint32_t share = decode_share_of(c), mine = b->first + SHARE_POSITIONS * share;
+    const uint32_t share = share_of_warp(c), mine = b->first + SHARE_POSITIONS * share;
 #pragma unroll
     for (int i = 0; i < N; i++) {
         const uint32_t piece = batch_piece<N>(b, i);
@@ -292,7 +258,7 @@ DEV void wide_values(struct warp_context *c, const struct attention_item *w,
     page_copy_fence_shared(); /* bulk copies will write where these threads did */
     page_release(c);
     char *page = RING + page_acquire_after(c, 0) * CUDA_PAGE_BYTES;
-    first += SHARE_POSITIONS * decode_share_of(c);
+    first += SHARE_POSITIONS * share_of_warp(c);
     decode_complete(c, w, f, page, first, true);
     decode_clear(c, w, page, first);
 }
@@ -321,7 +287,7 @@ DEV void batch_run(struct warp_context *c, const struct attention_item *w,
     for (int i = 0; i < N; i++) {
         b->y[i] = {};
         piece_most(c, decode_shares(i), b->y[i].max);
-        piece_put_probs(c, decode_shares(i), decode_share_of(c), b->y[i].max, p[i]);
+        piece_put_probs(c, decode_shares(i), share_of_warp(c), b->y[i].max, p[i]);
     }
     sync_compute();
 #pragma unroll
@@ -345,13 +311,13 @@ DEV void batch_run(struct warp_context *c, const struct attention_item *w,
  * them. */
 DEV char *one_page(const struct warp_context *c, const struct attention_item *w) {
     const uint32_t share = (w->hi - 1) % ATTENTION_PIECE / SHARE_POSITIONS;
-    return RING + decode_page(c, share, 0);
+    return RING + share_page(c, share, 0);
 }
 
 /* Before the event: the page of the row's own key has come, and the warp's page, whose values are
  * cleared. */
 DEV void one_begin(const struct warp_context *c, const struct attention_item *w) {
-    const uint32_t share = decode_share_of(c), first = w->piece * ATTENTION_PIECE;
+    const uint32_t share = share_of_warp(c), first = w->piece * ATTENTION_PIECE;
     const uint32_t owner = ((w->hi - 1) % ATTENTION_PIECE / SHARE_POSITIONS + c->turn) % WARPS;
     const uint32_t count = page_of_warp(c, owner);
     char *page = RING + page_acquire_after(c, 0) * CUDA_PAGE_BYTES;
@@ -494,7 +460,7 @@ DEV void decode_items(struct warp_context *c, const struct cuda_task *task,
  * there. */
 DEV bool run_decode_whole(struct warp_context *c, const struct cuda_task *task) {
     uint32_t *hint = task_hint(c, task);
-    struct attention_item w = decode_first(c, task);
+    struct attention_item w = items_first(c, task);
     const struct heads_range heads = decode_heads_of<OP_ATTENTION_WHOLE>(&w, false);
     const struct item_head h = decode_head_of<OP_ATTENTION_WHOLE>(c, task, &w, 0);
     const bool traced = c->thread == 0 && trace_wanted(SHARED);
@@ -509,7 +475,7 @@ DEV bool run_decode_whole(struct warp_context *c, const struct cuda_task *task) 
  * and value go to their page at once. KIND: ATTENTION_WHOLE or _STEP. */
 template <uint32_t KIND>
 DEV bool run_decode_one(struct warp_context *c, const struct cuda_task *task) {
-    const struct attention_item w = decode_first(c, task);
+    const struct attention_item w = items_first(c, task);
     const bool fresh = KIND == OP_ATTENTION_WHOLE || w.piece + 1 == w.piece_end;
     const bool idle = w.left == 0;
     char *page = one_page(c, &w);

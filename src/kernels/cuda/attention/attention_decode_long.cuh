@@ -158,7 +158,7 @@ DEV void run_nothing(struct warp_context *c) {
 /* The run that begins at the list's item: the warp's piece, if it has one. */
 DEV void run_pieces(struct warp_context *c, const struct cuda_task *task,
                     const struct attention_item *w) {
-    const uint32_t piece = decode_share_of(c), n_pieces = task->n_pieces;
+    const uint32_t piece = share_of_warp(c), n_pieces = task->n_pieces;
     if (piece >= item_run(w)) {
         run_nothing(c);
         return;

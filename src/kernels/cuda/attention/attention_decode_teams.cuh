@@ -158,7 +158,7 @@ DEV void team_attend(const struct warp_context *c, const struct team *f,
 
 DEV bool run_attention_teams(struct warp_context *c, const struct cuda_task *task) {
     const struct team f = team_of(c);
-    const struct attention_item first = decode_first(c, task);
+    const struct attention_item first = items_first(c, task);
     const uint32_t item = first.row * HEAD_STEPS + first.head, n_items = first.left;
 #pragma unroll 1
     for (uint32_t i = 0; i < n_items || i == 0; i += TEAMS) {

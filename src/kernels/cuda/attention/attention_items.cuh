@@ -29,7 +29,7 @@
 #include "kernels/cuda/block/work_list.cuh"
 
 #define GROUP_HEADS     (QN_N_HEADS / QN_N_KV_HEADS)
-#define SUB_MOST        (QN_HEAD_DIM <= 128 ? 16 : 8)
+#define SUB_MOST        (QN_LATENT || QN_HEAD_DIM <= 128 ? 16 : 8)
 #define SUB_HEADS       (GROUP_HEADS < SUB_MOST ? GROUP_HEADS : SUB_MOST) /* heads of one step */
 #define SUBS            ((GROUP_HEADS + SUB_HEADS - 1) / SUB_HEADS)       /* steps per group */
 #define HEAD_STEPS      (QN_N_KV_HEADS * SUBS)
@@ -37,7 +37,8 @@
 #define SHARE_POSITIONS (ATTENTION_PIECE / WARPS)
 #define SHARE_BYTES     (SHARE_POSITIONS * QN_HEAD_DIM * 2) /* of k, and as many of v */
 #define SHARE_PAGES     (2 * SHARE_BYTES <= CUDA_PAGE_BYTES ? 1 : 2)
-static_assert(SUB_HEADS == cuda_sub_heads(GROUP_HEADS, QN_HEAD_DIM), "the host's items");
+static_assert(QN_LATENT || SUB_HEADS == cuda_sub_heads(GROUP_HEADS, QN_HEAD_DIM),
+              "the host's items");
 static_assert(SHARE_BYTES <= CUDA_PAGE_BYTES, "a page holds a share's keys");
 
 /* Of a run's pages: positions in one; pages of a piece's k, and as many of its v. */
@@ -178,57 +179,43 @@ DEV uint32_t one_row_pieces(const struct cuda_task *task) {
     return SHARED->one_row_pieces[task_window(task) != 0];
 }
 
-/* ---- latents (attention_latent.cuh) ---- */
+/* ---- latents in a lease (attention_latent_lease.cuh) ---- */
 
-/* Up to 16 query heads are a step. Items go by rows, pieces of ATTENTION_SPLIT, steps. Where
- * ATTENTION_SPLIT has so few of them that a third of the blocks is four for each, an item is a
- * *quarter*: all scores of such an item, a quarter of the values' columns. One request of
- * DeepSeek-V2-Lite took 2.16 ms a token instead of 2.31; where quarters were for nearly all blocks
- * (4,000 positions), whose weights then wait for leases, 2.52 instead of 2.37 (H100). */
-#define LATENT_HEAD_STEPS ((QN_N_HEADS + 15) / 16)
-#define LATENT_HAS_QUARTERS                                                                        \
-    (QN_VALUE_DIM == 64 * WARPS &&                                                                 \
-     cuda_latent_part(QN_KEY_DIM, __CUDA_ARCH__ / 10) == ATTENTION_PIECE)
-
+/* Items go by rows, pieces of ATTENTION_SPLIT, steps of heads. */
 DEV uint32_t latent_row_items(const struct block_shared *b, uint32_t kind, uint32_t window,
                               uint32_t row) {
     uint32_t first;
-    return LATENT_HEAD_STEPS *
-           (kind == OP_ATTENTION_SPLIT ? row_pieces(b, window, row, &first) : 1);
+    return HEAD_STEPS * (kind == OP_ATTENTION_SPLIT ? row_pieces(b, window, row, &first) : 1);
 }
 
-/* A task's items: [first, end) of all; whether they are quarters (4, else 1). */
+/* A task's items: [first, end) of all. */
 struct latent_slice {
-    uint32_t first, end, quarters;
+    uint32_t first, end;
 };
 DEV struct latent_slice latent_slice_of(const struct block_shared *b, uint32_t kind,
                                         uint32_t window, uint32_t unit0, uint32_t unit1) {
     const uint32_t n_rows = b->batch.rows.n_rows;
-    uint32_t n = kind == OP_ATTENTION_SPLIT ? 0 : n_rows * LATENT_HEAD_STEPS;
+    uint32_t n = kind == OP_ATTENTION_SPLIT ? 0 : n_rows * HEAD_STEPS;
     uint64_t from, to;
     for (uint32_t row = 0; kind == OP_ATTENTION_SPLIT && row < n_rows; row++)
         n += latent_row_items(b, kind, window, row);
-    const uint32_t most = min(unit1, b->args.rt.n_workers / 3);
-    const bool few = kind == OP_ATTENTION_SPLIT && n * LATENT_QUARTERS <= most;
-    const uint32_t quarters = LATENT_HAS_QUARTERS && few ? LATENT_QUARTERS : 1;
-    prog_slice(n * quarters, unit0, unit1, &from, &to);
-    return {(uint32_t)from, (uint32_t)to, quarters};
+    prog_slice(n, unit0, unit1, &from, &to);
+    return {(uint32_t)from, (uint32_t)to};
 }
 
-/* An item is of a row, of one of the pieces that the row sees, of a step of heads, of a quarter. */
+/* An item is of a row, of one of the pieces that the row sees, of a step of heads. */
 struct latent_place {
-    uint32_t row, piece, step, quarter;
+    uint32_t row, piece, step;
 };
 DEV struct latent_place latent_place_at(const struct block_shared *b, uint32_t kind,
-                                        uint32_t window, uint32_t item, uint32_t quarters) {
-    const uint32_t quarter = item % quarters;
+                                        uint32_t window, uint32_t item) {
     uint32_t row = 0;
-    item /= quarters;
-    if (kind != OP_ATTENTION_SPLIT)
-        return {item / LATENT_HEAD_STEPS, 0, item % LATENT_HEAD_STEPS, quarter};
+    if (kind != OP_ATTENTION_SPLIT) return {item / HEAD_STEPS, 0, item % HEAD_STEPS};
     for (uint32_t n; item >= (n = latent_row_items(b, kind, window, row)); row++) item -= n;
-    return {row, item / LATENT_HEAD_STEPS, item % LATENT_HEAD_STEPS, quarter};
+    return {row, item / HEAD_STEPS, item % HEAD_STEPS};
 }
+
+/* ---- the list of a task ---- */
 
 /* Whether a run begins with this item. */
 DEV bool item_begins_run(const struct attention_item *w) {
@@ -265,6 +252,25 @@ DEV bool item_sees(const struct attention_item *w, uint32_t first) {
 DEV uint32_t item_paged(const struct attention_item *w, uint32_t first) {
     if (!item_sees(w, first) || first >= w->fresh) return 0;
     return min(w->fresh - first, (uint32_t)SHARE_POSITIONS);
+}
+
+/* The task's first item. Slices are the same in every layer of one window, so the last one is kept
+ * for the iteration: finding it takes divisions of 64 bits. */
+DEV struct attention_item items_first(const struct warp_context *c, const struct cuda_task *task) {
+    struct block_shared *b = SHARED;
+    const uint32_t window = task_window(task);
+    const uint64_t key = (uint64_t)items_key(task->kind, window, task->unit0) << 32 | b->flag;
+    struct warp_state *mine = &b->warp[c->warp];
+    if (mine->list_key == key) return mine->item;
+    const struct attention_item w =
+        items_begin(b, task, items_load(b, c->lane, task->kind, window));
+    __syncwarp(); /* all lanes have seen the old key */
+    if (c->lane == 0) {
+        mine->item = w;
+        mine->list_key = key;
+    }
+    __syncwarp();
+    return w;
 }
 
 #endif

@@ -31,7 +31,7 @@ enum {
     FRESH_AT = SHARES_AT + STEPS_PAIRS * sizeof(struct pair_shares),
     FRESH_BYTES = (QN_HEAD_DIM + HALF_COLUMNS) * 2,
 };
-static_assert(FRESH_AT + WARPS * FRESH_BYTES <= SCRATCH_BYTES, "attention scratch");
+static_assert(QN_LATENT || FRESH_AT + WARPS * FRESH_BYTES <= SCRATCH_BYTES, "attention scratch");
 
 /* ---- a unit ---- */
 

@@ -132,7 +132,7 @@ DEV struct steps_list *list_of(const struct warp_context *c) {
     return (struct steps_list *)(SCRATCH + LISTS_AT) + c->warp;
 }
 
-/* The task's first unit and list, found once an iteration as in decode_first, to scratch. */
+/* The task's first unit and list, found once an iteration as in items_first, to scratch. */
 DEV void units_begin(const struct warp_context *c, const struct cuda_task *task) {
     struct warp_state *mine = &SHARED->warp[c->warp];
     const uint64_t key =

@@ -37,8 +37,8 @@ DEV struct share_place pages_share(const struct loader *l, const struct attentio
     const uint32_t first = w->piece * ATTENTION_PIECE + l->lane * SHARE_POSITIONS;
     struct share_place share = {0, item_paged(w, first)};
     if (share.n == 0) return share;
-    share.at = (uint64_t)pages_block(w, first) * (2 * KV_VALUE_STRIDE) +
-               (uint64_t)(w->head / SUBS) * KV_HEAD_STRIDE + first % QN_KV_BLOCK * QN_HEAD_DIM;
+    share.at = (uint64_t)pages_block(w, first) * QN_KV_BLOCK_STRIDE +
+               (uint64_t)(w->head / SUBS) * KV_HEAD_STRIDE + first % QN_KV_BLOCK * QN_KEY_DIM;
     return share;
 }
 
@@ -58,7 +58,7 @@ DEV struct pages_step pages_step(const struct loader *l, const struct attention_
 }
 
 /* The task's first item, and where it lies. Slices are the same in every layer of one window (see
- * decode_first), and so are the blocks of all layers: it is found once an iteration. */
+ * items_first), and so are the blocks of all layers: it is found once an iteration. */
 DEV void pages_first(struct loader *l, const struct loader_task *t, const struct cuda_task *from) {
     const struct block_shared *s = SHARED;
     const uint32_t key = items_key(t->kind, t->window, t->unit0);
@@ -135,6 +135,48 @@ DEV bool pages_item(struct loader *l, const uint16_t *kv, const struct share_pla
     }
     return true;
 }
+
+#if QN_HAS_latent_pages
+/* Lines [line, line + lines) of a share of latents, of its first n positions. */
+DEV void pages_lines(const uint16_t *kv, uint32_t line, uint32_t lines, uint32_t n, char *to,
+                     uint64_t *full, uint32_t lane) {
+    const char *from = (const char *)kv + line * LATENT_PLANE;
+    if (n == SHARE_POSITIONS) {
+        page_copy_evict_first(to, from, lines * LATENT_PLANE, full, lane);
+        return;
+    }
+    copies_begin(full, lines * n * 128);
+#pragma unroll 1
+    for (uint32_t i = 0; i < lines; i++)
+        copies_one_evict_first(to + i * LATENT_PLANE, from + i * LATENT_PLANE, n * 128, full);
+    copies_end(full);
+}
+
+/* The pages of item number i of a step, of latents: the first lines of each share, then the next
+ * ones. */
+DEV bool pages_latents(struct loader *l, const uint16_t *kv, const struct share_place *of_lane,
+                       uint32_t i) {
+    constexpr uint32_t PAGES = LATENT_PAGES * WARPS;
+#pragma unroll 1
+    for (uint32_t page = 0; page < PAGES;) {
+        const uint32_t now = min(PAGES - page, l->burst), mine = loader_page_of(l->lane);
+        if (!loader_wait(l, now)) return false;
+        const uint32_t at = min(page + mine, PAGES - 1), from = i * WARPS + at % WARPS;
+        const uint32_t line = at / WARPS * LATENT_PAGE_LINES;
+        const uint16_t *share = kv + __shfl_sync(~0u, of_lane->at, from);
+        const uint32_t n = __shfl_sync(~0u, of_lane->n, from);
+        const uint32_t slot = loader_after(l, mine).slot;
+        uint64_t *full = &SHARED->page_full[slot];
+        if (mine < now && n > 0)
+            pages_lines(share, line, min((uint32_t)LATENT_PAGE_LINES, LATENT_LINES - line), n,
+                        RING + slot * CUDA_PAGE_BYTES, full, l->lane);
+        if (mine < now && n == 0) page_copy_nothing(full);
+        loader_advance(l, now);
+        page += now;
+    }
+    return true;
+}
+#endif
 
 /* A page of a share whose n positions from `first` on lie in several blocks of the cache: keys and
  * values, or one of them. */
@@ -221,6 +263,16 @@ DEV bool pages_run(struct loader *l, uint32_t n, const uint16_t *kv,
     return true;
 }
 
+/* Item number i of a step, whose shares each lie in one block. */
+DEV bool pages_one(struct loader *l, const uint16_t *kv, const struct share_place *of_lane,
+                   uint32_t i) {
+#if QN_HAS_latent_pages
+    return pages_latents(l, kv, of_lane, i);
+#else
+    return pages_item(l, kv, of_lane, i);
+#endif
+}
+
 /* Up to where one step goes: a run, or items one by one. */
 DEV bool pages_of_step(struct loader *l, const uint16_t *kv, const struct attention_item *w,
                        const struct pages_step *step) {
@@ -230,18 +282,19 @@ DEV bool pages_of_step(struct loader *l, const uint16_t *kv, const struct attent
     }
 #pragma unroll 1
     for (uint32_t i = 0; i < step->n_items; i++)
-        if (!(HAS_RUNS ? pages_item(l, kv, &step->share, i) : pages_item_scattered(l, kv, w, i)))
+        if (!(HAS_RUNS ? pages_one(l, kv, &step->share, i) : pages_item_scattered(l, kv, w, i)))
             return false;
     return true;
 }
 
-/* All pages of a task of ATTENTION_STEP or _WHOLE. Of one item: in as few instructions as can be,
- * since weights wait behind them, and compute warps for the pages. */
+/* All pages of a task of ATTENTION_STEP or _WHOLE, or of ATTENTION_SPLIT of latents. Of one item:
+ * in as few instructions as can be, since weights wait behind them, and compute warps for the
+ * pages. */
 DEV bool attention_pages(struct loader *l, const struct loader_task *t,
                          const struct cuda_task *from) {
     const uint16_t *kv = (const uint16_t *)t->image;
     pages_first(l, t, from);
-    if (HAS_RUNS && l->item.left == 1) return pages_item(l, kv, &l->step.share, 0);
+    if (HAS_RUNS && l->item.left == 1) return pages_one(l, kv, &l->step.share, 0);
     struct attention_item w = l->item;
     struct pages_step step = l->step;
 #pragma unroll 1

@@ -95,6 +95,20 @@ DEV uint4 weights_of(probs_t p) {
 }
 #endif
 
+/* The warp's share of every piece. */
+DEV uint32_t share_of_warp(const struct warp_context *c) {
+    return (c->warp - c->turn) % WARPS;
+}
+
+/* The pages of a share, from the ring's begin on: the warps' next ones and those after. Warps
+ * before the one that gets the next page have had one more (page_of_warp). */
+DEV uint32_t share_page(const struct warp_context *c, uint32_t share, uint32_t n) {
+    const uint32_t warp = (share + c->turn) % WARPS, late = page_of_warp(c, WARPS - 1);
+    const uint32_t of_late = page_slot(0, page_after(late, n));
+    const uint32_t of_early = page_slot(0, page_after(page_next(late), n));
+    return (warp + (warp < c->turn ? of_early : of_late)) * CUDA_PAGE_BYTES;
+}
+
 /* What lanes have of each share: largest scores and sums of their rows, probabilities. */
 struct piece_shares {
     float most[HEAD_HALVES][WARPS][32], sum[HEAD_HALVES][WARPS][32];

@@ -322,7 +322,8 @@ DEV void latent_kept_load(const struct warp_context *c, const struct cuda_task *
 DEV void latent_keep(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
                      const struct latent_kept *k) {
     const uint32_t position = row_position(SHARED, row), half = QN_ROPE_DIM / 2;
-    uint16_t *to = (uint16_t *)task->out2 + (uint64_t)row_kv_row(SHARED, row) * QN_KEY_DIM;
+    const uint32_t kv = row_kv_row(SHARED, row);
+    uint16_t *to = (uint16_t *)task->out2;
     float v[KEPT_ALL], squares = 0;
     latent_kept_load(c, task, row, v);
 #pragma unroll
@@ -334,16 +335,17 @@ DEV void latent_keep(const struct warp_context *c, const struct cuda_task *task,
 #pragma unroll
     for (uint32_t i = 0; i < KEPT; i++) {
         const uint32_t d = c->lane + 32 * i;
-        if (d < QN_VALUE_DIM) to[latent_at(position, d)] = pack_one<KV_E>(v[i] * inv * k->norm[i]);
+        if (d < QN_VALUE_DIM)
+            to[latent_at(kv, position, d)] = pack_one<KV_E>(v[i] * inv * k->norm[i]);
     }
 #pragma unroll
     for (uint32_t i = 0; i < KEPT_TURNED; i++) {
         const uint32_t d = c->lane + 32 * i;
         const float a = v[KEPT + 2 * i], b = v[KEPT + 2 * i + 1];
         if (d >= half) continue;
-        to[latent_at(position, QN_VALUE_DIM + d)] =
+        to[latent_at(kv, position, QN_VALUE_DIM + d)] =
             pack_one<KV_E>(latent_turn_first(k->turn[i], a, b));
-        to[latent_at(position, QN_VALUE_DIM + half + d)] =
+        to[latent_at(kv, position, QN_VALUE_DIM + half + d)] =
             pack_one<KV_E>(latent_turn_second(k->turn[i], a, b));
     }
 }
@@ -615,37 +617,37 @@ DEV void merged_make_of(const struct warp_context *c, const struct cuda_task *ta
 /* ---- long contexts ---- */
 
 enum {
-    MERGED_AHEAD = 16, /* pieces of a thread on their way while as many are added */
+    MERGED_AHEAD = 32, /* pieces of a thread on their way */
     MERGED_LONG_FITS = MERGED_BYTES + MERGE_MAX + WARPS * 4 <= SCRATCH_BYTES,
 };
 
-/* Columns d and d + 1 of a head, of n <= 256 pieces at `part` whose factors are in scratch; beyond
- * the last one that one again, with a factor of 0. */
-DEV void merged_add_long(const float *part, uint32_t n, uint32_t d, struct merged_two *m) {
-    const float *from = part + 2 + d;
-    float2 next[MERGED_AHEAD];
-#pragma unroll
-    for (uint32_t u = 0; u < MERGED_AHEAD; u++)
-        next[u] = load2_l2(from + min(u, n - 1) * STATE_SIZE);
+/* Columns d and d + 1 of a head, of n <= 256 pieces whose columns begin at `from` and whose factors
+ * are in scratch. v: the first ones; beyond the last one that one again, with a factor of 0. Each
+ * is asked for when the one so many before it is added. */
+DEV void merged_add_long(const float *from, uint32_t n, float2 (&v)[MERGED_AHEAD],
+                         struct merged_two *m) {
 #pragma unroll 1
-    for (uint32_t first = 0; first < n; first += MERGED_AHEAD) {
-        float2 now[MERGED_AHEAD];
+    for (uint32_t first = 0; first < n; first += MERGED_AHEAD)
 #pragma unroll
-        for (uint32_t u = 0; u < MERGED_AHEAD; u++) now[u] = next[u];
-        if (first + MERGED_AHEAD < n)
+        for (uint32_t g = 0; g < MERGED_AHEAD; g += MERGED_AT_ONCE) {
+            float2 now[MERGED_AT_ONCE];
 #pragma unroll
-            for (uint32_t u = 0; u < MERGED_AHEAD; u++)
-                next[u] = load2_l2(from + min(first + MERGED_AHEAD + u, n - 1) * STATE_SIZE);
+            for (uint32_t u = 0; u < MERGED_AT_ONCE; u++) now[u] = v[g + u];
+            if (first + MERGED_AHEAD < n)
 #pragma unroll
-        for (uint32_t u = 0; u < MERGED_AHEAD; u++) {
-            const float2 factors = *(const float2 *)(SCRATCH + 8 * (first + u));
-            const struct merge f = {0, factors.x, factors.y};
-            m->out.x = merge_value(&f, m->out.x, now[u].x);
-            m->out.y = merge_value(&f, m->out.y, now[u].y);
-            m->sum =
-                merge_value(&f, m->sum, *(const float *)(SCRATCH + MERGE_SUMS + 4 * (first + u)));
+                for (uint32_t u = 0; u < MERGED_AT_ONCE; u++)
+                    v[g + u] =
+                        load2_l2(from + min(first + MERGED_AHEAD + g + u, n - 1) * STATE_SIZE);
+#pragma unroll
+            for (uint32_t u = 0; u < MERGED_AT_ONCE; u++) {
+                const uint32_t i = first + g + u;
+                const float2 factors = *(const float2 *)(SCRATCH + 8 * i);
+                const struct merge f = {0, factors.x, factors.y};
+                m->out.x = merge_value(&f, m->out.x, now[u].x);
+                m->out.y = merge_value(&f, m->out.y, now[u].y);
+                m->sum = merge_value(&f, m->sum, *(const float *)(SCRATCH + MERGE_SUMS + 4 * i));
+            }
         }
-    }
 }
 
 /* Columns d and d + 1 of a row's head, by all warps: what pieces are multiplied with is found for
@@ -657,11 +659,16 @@ DEV struct merged_two merged_long(const struct warp_context *c, const struct mer
 #pragma unroll 1
     for (uint32_t left = parts->n; left > 0; part += COMPUTE_THREADS * STATE_SIZE) {
         const uint32_t n = min(left, (uint32_t)COMPUTE_THREADS);
+        const float *from = part + 2 + min(d, QN_VALUE_DIM - 2u);
+        float2 v[MERGED_AHEAD];
         const float2 mine =
             c->thread < n ? load2_l2(part + c->thread * STATE_SIZE) : make_float2(0, 0);
+#pragma unroll
+        for (uint32_t u = 0; u < MERGED_AHEAD; u++)
+            v[u] = load2_l2(from + min(u, n - 1) * STATE_SIZE);
         sync_compute(); /* no warp reads the old factors any more */
         m.max = merge_scales(c, mine, n, m.max);
-        merged_add_long(part, n, min(d, QN_VALUE_DIM - 2u), &m);
+        merged_add_long(from, n, v, &m);
         left -= n;
     }
     return m;

@@ -112,7 +112,7 @@ struct steps_found {
  * of 8 bits each, n_drops of one, next of seven. */
 struct warp_state {
     uint32_t place, message;
-    uint64_t list_key; /* task and iteration of the list below: decode_first, units_begin */
+    uint64_t list_key; /* task and iteration of the list below: items_first, units_begin */
     union {            /* a task's first item; or its first step and the list after that */
         struct attention_item item;
         struct {

@@ -475,8 +475,7 @@ DEV bool leases_steps(const struct loader_task *t) {
  * while the lease is not there and the memory has little to do. */
 DEV void loader_latents(const struct loader *l, const struct loader_task *t, uint32_t word,
                         const struct latent_slice *s) {
-    const struct latent_place at =
-        latent_place_at(SHARED, t->kind, t->window, s->first, s->quarters);
+    const struct latent_place at = latent_place_at(SHARED, t->kind, t->window, s->first);
     const uint32_t slot = row_slot(SHARED, at.row), hi = row_position(SHARED, at.row);
     const uint32_t lo = window_start(t->window, hi);
     const uint32_t piece = (lo / ATTENTION_PIECE + at.piece) * ATTENTION_PIECE;

@@ -36,7 +36,8 @@ enum work_source { WORK_STATIC, WORK_ROWS, WORK_TENSOR };
 
 /* Whether a kind's keys and values come as pages. */
 DEV bool work_is_attention(uint32_t kind) {
-    return kind == OP_ATTENTION_STEP || kind == OP_ATTENTION_WHOLE;
+    return kind == OP_ATTENTION_STEP || kind == OP_ATTENTION_WHOLE ||
+           (QN_HAS_latent_pages && kind == OP_ATTENTION_SPLIT);
 }
 
 /* Whether a kind's weights are those of experts that the iteration lists (expert/expert_list.cuh).
@@ -45,9 +46,10 @@ DEV bool work_is_of_experts(uint32_t kind) {
     return QN_EXPERTS != 0 && cuda_lists_experts(kind);
 }
 
-/* Whether its task leases the ring if it has items (attention_latent.cuh). */
+/* Whether its task leases the ring if it has items (attention_latent_lease.cuh). */
 DEV bool work_is_latent(uint32_t kind) {
-    return QN_LATENT && (kind == OP_ATTENTION || kind == OP_ATTENTION_SPLIT);
+    return QN_LATENT && (kind == OP_ATTENTION || kind == OP_ATTENTION_SPLIT) &&
+           !work_is_attention(kind);
 }
 
 DEV enum work_source work_source(uint32_t kind, uint32_t flags) {

@@ -27,8 +27,7 @@ enum {
     KV_ROW = QN_HEAD_DIM * 2,
     KV_LINE = ROWS_BY_WGMMA ? 128 : KV_ROW, /* from a position to the next of eight */
     KV_PLANE = ROWS_BY_WGMMA ? 1024 : 128,  /* from 64 columns to the next */
-    KV_APART = KV_LINE != KV_ROW,           /* a position's lines do not follow each other */
-    LATENT_SWAPS = QN_KEY_DIM % 64 == 0
+    KV_APART = KV_LINE != KV_ROW            /* a position's lines do not follow each other */
 };
 
 /* Where the first line of position number n of a share begins, from the share's begin. */
@@ -52,12 +51,33 @@ DEV char *kv_line(const void *row, uint32_t position) {
     return (char *)row + (KV_APART ? apart : 0);
 }
 
-/* Latents are keys and values in one: both orders of chunks. */
-DEV uint32_t latent_swap(uint32_t position) {
-    return position % 2 * 32 ^ position / 4 % 4 * 16;
+/* Latents lie by shares of 16 positions that follow each other: line number 0 of all of them, then
+ * number 1, and so on, the chunks of a line swapped by the position. So in shared memory; so in the
+ * cache, too, where rows are whole lines and blocks whole shares. Elsewhere the cache has rows as
+ * they are. */
+enum {
+    LATENT_LINES = (QN_KEY_DIM + 63) / 64,
+    LATENT_PLANE = 16 * 128,               /* bytes from a line to the next of a share */
+    LATENT_PAGES = (LATENT_LINES + 3) / 4, /* pages of a share; lines of a page */
+    LATENT_PAGE_LINES = (LATENT_LINES + LATENT_PAGES - 1) / LATENT_PAGES,
+    LATENT_BY_LINES = QN_KEY_DIM % 64 == 0 && QN_KV_BLOCK % 16 == 0
+};
+
+/* Where a line or a chunk of a position lies in its share, in bytes. */
+DEV uint32_t latent_line_at(uint32_t position, uint32_t line) {
+    return line * LATENT_PLANE + position % 16 * 128;
 }
-DEV uint32_t latent_at(uint32_t position, uint32_t column) {
-    return LATENT_SWAPS ? column ^ latent_swap(position) : column;
+DEV uint32_t latent_chunk_at(uint32_t position, uint32_t chunk) {
+    return latent_line_at(position, chunk / 8) + (chunk % 8 ^ position % 8) * 16;
+}
+/* Where the share of a position begins in a layer's cache, in elements; row: kv_row. */
+DEV uint64_t latent_share_at(uint32_t row, uint32_t position) {
+    return (uint64_t)(row - position % 16) * QN_KEY_DIM;
+}
+/* Where a column of a position lies there. */
+DEV uint64_t latent_at(uint32_t row, uint32_t position, uint32_t column) {
+    if (!LATENT_BY_LINES) return (uint64_t)row * QN_KEY_DIM + column;
+    return latent_share_at(row, position) + latent_chunk_at(position, column / 8) / 2 + column % 8;
 }
 
 /* The cache block of a position of a slot. */
