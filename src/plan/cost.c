@@ -8,10 +8,10 @@
  * them in 3 us. With 32 to 144 KB an H100 is as fast (docs/measurements.md, "Placement"). */
 static const uint64_t FEW_BYTES = 96 << 10;
 
-/* Of a block, bytes out of L2 in products by tiles: 41 a cycle of 1.75 GHz. QKV_HEADS takes its
- * trips to L2, and the time of the bytes that it reads and writes: 9 us for 96 rows of Qwen3-8B on
- * 132 blocks, 52 for 2,048 (both on an H100, docs/measurements.md, "Prompts"). */
-static const double TILE_BYTES_PER_NS = 72, HEADS_BYTES_PER_NS = 17, HEADS_NS = 5300;
+/* Of a block: bytes out of L2 in products by tiles (41 a cycle of 1.75 GHz), and of projections
+ * that QKV_HEADS reads and writes (52 us for 2,048 rows of Qwen3-8B on 132 blocks; both on an H100,
+ * docs/measurements.md, "Prompts"). */
+static const double TILE_BYTES_PER_NS = 72, HEADS_BYTES_PER_NS = 15;
 
 static uint32_t items_of(const struct cost_attention *a) {
     return a->n_rows * a->spec->n_kv_heads;
@@ -82,5 +82,5 @@ double cost_tile_ns(uint64_t rows, uint32_t columns) {
 double cost_heads_ns(const struct cost_attention *a) {
     const uint64_t columns = spec_projected(a->spec);
     const double bytes = (double)a->n_rows * (double)columns * 2 * sizeof(float);
-    return a->device->hand_over_ns + HEADS_NS + bytes / a->device->n_workers / HEADS_BYTES_PER_NS;
+    return a->device->hand_over_ns + bytes / a->device->n_workers / HEADS_BYTES_PER_NS;
 }
