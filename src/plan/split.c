@@ -4,6 +4,8 @@
 #include "codegen/cuda_abi.h"
 #include "plan/cost.h"
 
+#include <assert.h>
+
 /* Columns that a CUDA block merges at a time, 64 a warp, in contexts of up to MERGED_PIECES pieces.
  */
 enum { MERGED_COLUMNS = 512, MERGED_PIECES = 8 };
@@ -78,6 +80,7 @@ uint32_t split_slices(const struct kgraph *k, const struct kop *op, uint32_t wan
 }
 
 struct split_tiles split_product(const struct split_product *p, uint64_t *cost) {
+    assert(p->n_grains > 0 && p->want > 0);
     struct split_tiles best = {1, 1};
     uint64_t best_cost = UINT64_MAX;
     const uint32_t of_tokens = CEIL_DIV(p->n_rows, (uint32_t)PACK_TILE);

@@ -303,9 +303,9 @@ DEV void page_release(struct warp_context *c) {
 }
 
 /* The same where loads of the page may still be under way, behind many others: nothing else orders
- * them before a bulk copy into it, which writes through a proxy of its own. With 9 to 16 rows, whose
- * warps ask for 64 words of activations each beside the pages, one iteration in some 50 of Qwen3-8B
- * had other bits (H100); none had where the ring was never full (QN_CUDA_FLIGHT=4). */
+ * them before a bulk copy into it, which writes through a proxy of its own. With 9 to 16 rows,
+ * whose warps ask for 64 words of activations each beside the pages, one iteration in some 50 of
+ * Qwen3-8B had other bits (H100); none had where the ring was never full (QN_CUDA_FLIGHT=4). */
 DEV void page_release_read(struct warp_context *c) {
     page_copy_fence_shared();
     page_release(c);
