@@ -98,10 +98,13 @@ struct split_tiles split_product(const struct split_product *p, uint64_t *cost) 
 }
 
 struct split_product split_fused(const struct model_spec *s, uint32_t n_rows, uint32_t want) {
-    return (struct split_product){.n_rows = CEIL_DIV(n_rows, (uint32_t)PACK_ROWS) * PACK_ROWS,
+    const uint32_t eights = CEIL_DIV(n_rows, (uint32_t)PACK_ROWS);
+    const uint32_t wide = eights / (PACK_NARROW / PACK_ROWS + 1); /* more rows than a narrow tile */
+    return (struct split_product){.n_rows = eights * PACK_ROWS,
                                   .n_grains = s->n_heads + 2 * s->n_kv_heads,
                                   .grain_rows = s->head_dim,
-                                  .most_rows = CEIL_DIV(n_rows, (uint32_t)PACK_TILE),
+                                  .most_rows =
+                                      MIN(CEIL_DIV(n_rows, (uint32_t)PACK_TILE), MAX(wide, 1u)),
                                   .want = want};
 }
 

@@ -39,7 +39,8 @@ struct split_product {
 /* The cut whose largest task costs least, with no more tasks than that needs; its cost_tile_rows in
  * *cost unless NULL. */
 struct split_tiles split_product(const struct split_product *p, uint64_t *cost);
-/* QKV_FUSED of so many rows: a row tile has whole tiles of tokens (CUDA's PACK_TILE). */
+/* QKV_FUSED of so many rows: a row tile has a tile of tokens (CUDA's PACK_TILE), which is more than
+ * 64 of them. */
 struct split_product split_fused(const struct model_spec *s, uint32_t n_rows, uint32_t want);
 /* QKV_LINEAR of as many, where weights do not stream. */
 struct split_product split_projections(const struct model_spec *s, uint32_t n_rows, uint32_t want);
