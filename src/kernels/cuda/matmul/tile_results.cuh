@@ -287,16 +287,16 @@ DEV struct patches_residual patches_ask(const struct warp_context *c, const stru
 
 /* Makes the residual stream of them, and the squares of its blocks. */
 DEV void patches_add(const struct warp_context *c, const struct cuda_task *task,
-                     const struct tile_at *t, const struct tile_patches *p,
-                     const struct patches_columns *x, const struct patches_at *at,
-                     const struct patches_residual *r, float4 (&v)[PATCHES_AT_ONCE][2],
-                     float (&squares)[PATCHES_AT_ONCE][2]) {
+                     const struct tile_at *t, const struct patches_columns *x,
+                     const struct patches_at *at, const struct patches_residual *r,
+                     float4 (&v)[PATCHES_AT_ONCE][2], float (&squares)[PATCHES_AT_ONCE][2]) {
 #pragma unroll
     for (int j = 0; j < PATCHES_AT_ONCE; j++)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            const uint32_t token = min(at->token[j] + c->lane / 8 + 4 * h, p->tokens - 1);
-            float4 sum = tile_four(t, token, x->four);
+            const uint32_t token = at->token[j] + c->lane / 8 + 4 * h; /* may be none: garbage */
+            float4 sum = make_float4(0, 0, 0, 0);
+            if (x->own) sum = tile_four(t, token, x->four);
             if (LINEAR_BIASES && task->bias != 0) sum = add4(sum, x->bias);
             v[j][h] = task->more != 0 ? add4(r->of[j][h], sum) : sum;
             squares[j][h] = squares_of_block(x->own ? v[j][h] : make_float4(0, 0, 0, 0));
@@ -361,7 +361,7 @@ DEV void stream_finish(const struct warp_context *c, const struct cuda_task *tas
         first += PATCHES_AT_ONCE * WARPS;
         at = patches_from(c, &p, first);
         next = patches_ask(c, task, t, &p, &x, &at);
-        patches_add(c, task, t, &p, &x, &here, &now, v, squares);
+        patches_add(c, task, t, &x, &here, &now, v, squares);
         patches_store(c, task, t, &p, &x, &here, v, squares);
         __syncwarp(); /* they are parked */
         patches_pack(c, task, t, &p, &x, &here);
