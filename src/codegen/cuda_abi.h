@@ -295,11 +295,12 @@ struct cuda_task {
      * bias   QKV_LINEAR and QKV_FUSED bq, bk, bv in one; LINEAR and SPLITK_SUM bias; GATED_MLP bg;
      *        EXPERT_GATE_UP list; EXPERT_DOWN struct cuda_beyond
      * more   QKV_HEADS q_norm; QKV_FUSED k_norm; ATTENTION, SPLIT, STEP, WHOLE kv; LINEAR,
-     * SPLITK_SUM and EXPERT_DOWN residual; GATED_MLP bu; SAMPLE part; LATENT_HEADS c; ROUTE weight;
-     * EXPERT_GATE_UP slots more2  QKV_HEADS, STEP and WHOLE k_norm; others squares, written or read
+     *        SPLITK_SUM and EXPERT_DOWN residual; GATED_MLP bu; SAMPLE part; LATENT_HEADS c; ROUTE
+     *        weight; EXPERT_GATE_UP slots
+     * more2  QKV_HEADS, STEP and WHOLE k_norm; others squares, written or read
      * out    the first result; RESET_SENTINELS: the first byte of all units
      * out2   EMBED, LINEAR, SPLITK_SUM and EXPERT_DOWN normed; QKV_HEADS, QKV_FUSED, LATENT_HEADS
-     * kv; LM_HEAD part; ROUTE slots */
+     *        kv; LM_HEAD part; ROUTE slots */
     uint64_t w, in, norm, bias, more, more2, out, out2;
     /* P of SPLIT, STEP, MERGE, LATENT_MERGE; parts of a row's squares; PACK_LOGITS: eights of what
      * it reads; LATENT_NORM, LATENT_HEADS: columns of x, of c; LINEAR_SPLITK: row blocks of a part;

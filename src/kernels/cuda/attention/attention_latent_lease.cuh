@@ -208,7 +208,7 @@ DEV void latent_arrive(struct latent_held *held) {
     held->asked = 0;
 }
 
-/* Adds what comes next to what came before. */
+/* Adds the next part's or piece's state to that of those before. */
 DEV void latent_merge(struct latent_state *y, const struct latent_state *next) {
 #pragma unroll
     for (int h = 0; h < HEAD_HALVES; h++) {

@@ -4,12 +4,16 @@
  * Pages stream as for one row; nothing is leased. A warp has the k-tiles of one partial sum, one of
  * each step (cuda_abi.h).
  *
- *   before the event   the weights of the next norm, and the residual stream where this worker
- * wrote it itself, into scratch 1, 2 columns: per step           the warp's activations from L2,
- * COLUMNS * 4 KB, into registers ─ a page per row block of the group per group          partial
- * sums ─ barrier ─ results 4 columns: per chunk          the warp's 4 KB of activations from L2,
- * asked for a chunk ahead ─ its steps of all row blocks of the group per row block      partial
- * sums ─ barrier ─ results ─ barrier, since scratch has room for one
+ *   before the event    the weights of the next norm, and the residual stream where this worker
+ *                       wrote it itself, into scratch
+ *
+ *   1, 2 columns: a step   the warp's activations from L2, COLUMNS * 4 KB, into registers; then a
+ *                          page for each row block of the group
+ *   ... a group            partial sums, barrier, results
+ *
+ *   4 columns: a chunk     the warp's 4 KB of activations from L2, asked for a chunk ahead; its
+ *                          steps of all row blocks of the group
+ *   ... a row block        partial sums, barrier, results, barrier: scratch has room for one
  *
  * A warp cannot hold a k-tile's activations of four columns. So they pass through its registers in
  * *chunks* of four steps of 16 columns, and all row blocks of a group want a chunk at once: a page

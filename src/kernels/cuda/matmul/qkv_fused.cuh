@@ -1,8 +1,8 @@
 /* qkv_fused.cuh - QKV_FUSED: heads from the parked sums of a tile, which has whole heads: the same
  * bits as QKV_LINEAR and QKV_HEADS (attention/qkv.cuh) in two.
  *
- * A head of 2,048 tokens of Qwen3-8B had 1 KB stored and as much read again. Angles of a token come
- * from L2, where all heads' are the same ones.
+ * In two operators the projections are stored and read again: 50 MB for 2,048 rows of Qwen3-8B.
+ * Angles of a token come from L2, where all heads' are the same ones.
  */
 #ifndef QN_CUDA_MATMUL_QKV_FUSED_CUH
 #define QN_CUDA_MATMUL_QKV_FUSED_CUH
@@ -14,6 +14,8 @@
 #define HEADS_BY_TILE (HAS_WGMMA && !QN_LATENT && QN_HEAD_DIM % 16 == 0 && 128 % QN_HEAD_DIM == 0)
 
 #if HEADS_BY_TILE
+
+static_assert(cuda_head_tiles(QN_HEAD_DIM), "as the host has it");
 
 /* Where a token of the tile stands. */
 struct tile_place {
