@@ -84,11 +84,11 @@ struct split_tiles split_product(const struct split_product *p, uint64_t *cost) 
     struct split_tiles best = {1, 1};
     uint64_t best_cost = UINT64_MAX;
     const uint32_t of_tokens = CEIL_DIV(p->n_rows, (uint32_t)PACK_TILE);
+    const uint32_t share = p->n_grains * p->grain_rows / p->want;
     for (uint32_t rows = 1; rows <= p->most_rows;
          rows = rows < of_tokens && 2 * rows > of_tokens ? of_tokens : 2 * rows) {
         const uint32_t each = CEIL_DIV(p->n_grains, MIN(MAX(p->want / rows, 1u), p->n_grains));
-        const uint64_t now = cost_tile_rows(CEIL_DIV(p->n_rows, rows), each * p->grain_rows,
-                                            p->n_grains * p->grain_rows / p->want);
+        const uint64_t now = cost_tile_rows(CEIL_DIV(p->n_rows, rows), each * p->grain_rows, share);
         if (now >= best_cost) continue;
         best_cost = now;
         best = (struct split_tiles){rows, CEIL_DIV(p->n_grains, each)};
