@@ -46,7 +46,6 @@ static double thread_time(void) {
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* Reads every 8 bytes, or 64 at a time where possible. */
 __attribute__((target("avx512f"))) static double read_wide(const char *p, size_t bytes) {
     __m512i s[8] = {0};
     for (size_t i = 0; i + 512 <= bytes; i += 512)
@@ -56,12 +55,16 @@ __attribute__((target("avx512f"))) static double read_wide(const char *p, size_t
     return (double)_mm512_reduce_or_epi64(s[0]);
 }
 
+/* Four streams, the quarters of a MB: where AVX-512 is missing that is the fastest way. */
 static double read_narrow(const char *p, size_t bytes) {
-    uint64_t s[4] = {0};
-    const uint64_t *q = (const void *)p;
-    for (size_t i = 0; i + 4 <= bytes / 8; i += 4)
-        for (int j = 0; j < 4; j++) s[j] |= q[i + (size_t)j];
-    return (double)(s[0] | s[1] | s[2] | s[3]);
+    enum { BLOCK = 1 << 20, QUARTER = BLOCK / 4 };
+    __m128i s[4] = {0};
+    for (; bytes >= BLOCK; bytes -= BLOCK, p += BLOCK)
+        for (size_t i = 0; i < QUARTER; i += sizeof s[0])
+            for (size_t j = 0; j < 4; j++)
+                s[j] = _mm_or_si128(s[j], _mm_loadu_si128((const void *)(p + j * QUARTER + i)));
+    s[0] = _mm_or_si128(_mm_or_si128(s[0], s[1]), _mm_or_si128(s[2], s[3]));
+    return (double)_mm_cvtsi128_si64(s[0]);
 }
 
 static void run_read(struct worker *w) {
