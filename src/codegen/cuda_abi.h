@@ -12,8 +12,9 @@
  * Weights. A matrix [rows, K] becomes an *image*: pages of CUDA_PAGE_BYTES, each 16 weight rows (a
  * row block) x 256 columns (a k-tile). A row block's pages follow each other in steps: the first
  * k-tile of each partial sum (graph/partials.h), then the second of each, and so on. So eight warps
- * take them in turn, and each warp works on one partial sum, in order of K. Partial sums with a
- * k-tile more come first in each step, so that only the last step may lack pages:
+ * take the pages in turn, and each warp works on one partial sum, in order of K. Partial sums that
+ * have one k-tile more than the others come first in each step, so that only the last step may lack
+ * pages:
  *
  *   20 k-tiles:   page      0  1  2  3  4  5  6  7    8  9 10 11 12 13 14 15   16 17 18 19
  *                 partial   0  2  4  6  1  3  5  7    0  2  4  6  1  3  5  7    0  2  4  6
@@ -25,19 +26,19 @@
  *   row g     columns 32 p + 8 j + 4 e + {0, 1}      row g + 8  the same columns
  *   row g     columns 32 p + 8 j + 4 e + {2, 3}      row g + 8  the same columns
  *
- * which are the four A registers of mma.m16n8k16 with the 16 columns of a step permuted, so that a
+ * These are the four A registers of mma.m16n8k16, with the 16 columns of a step permuted so that a
  * lane's B operand of two steps is 16 contiguous bytes of a row-major activation. Rows and columns
- * beyond the matrix are zero: the host clears the weights allocation before it fills it.
+ * beyond the matrix are zero, because the host clears the weights allocation before it fills it.
  * Image rows are the rows of the program's block (struct prog_weight), whose parts name the tensors
  * of the checkpoint.
  *
  * Packed activations (OP_PACK) are pieces of PACK_ROWS token rows x CUDA_PACK_COLUMNS columns, 1 KB
- * each: the pieces of all rows for the first columns, then for the next, so that a tile of any
- * number of rows finds CUDA_PACK_COLUMNS columns in one stretch. A piece has its steps of 16
- * columns in order, 256 bytes each. A step has, row by row, the two B registers' words of lanes 4 g
- * ... 4 g + 3 for row g: 128 bytes of the first register, 128 of the second. These are also the two
- * matrices of 8 x 16 bytes that wgmma reads without a swizzle. So step 2 p + e holds, 16 bytes a
- * row,
+ * each. The pieces of all rows for the first columns come first, then those for the next columns,
+ * so that a tile of any number of rows finds CUDA_PACK_COLUMNS columns in one stretch. A piece has
+ * its steps of 16 columns in order, 256 bytes each. A step has 128 bytes of the first B register,
+ * then 128 of the second; in each, row g has the words of lanes 4 g ... 4 g + 3. These are also the
+ * two matrices of 8 x 16 bytes that wgmma reads without a swizzle. So step 2 p + e holds, 16 bytes
+ * a row,
  *
  *   columns 32 p + 4 e + {0, 1,  8, 9,  16, 17,  24, 25}   of eight rows, then
  *   columns 32 p + 4 e + {2, 3,  10, 11,  18, 19,  26, 27}  of eight rows
@@ -64,21 +65,22 @@ enum {
     CUDA_SCRATCH_BYTES = 31120, /* shared memory for the task that runs */
     CUDA_CONTROL_BYTES = 4720,  /* shared memory for messages between the warps */
 
-    /* Tiles of packed activations have at most so many token rows and weight rows; up to
-     * PACK_NARROW rows tiles are of so many. */
+    /* PACK_TILE: most token rows of a tile of packed activations. A tile with so many has at most
+     * as many weight rows. PACK_NARROW: most token rows of narrow tiles, which products of no more
+     * rows use. */
     PACK_TILE = 128,
     PACK_NARROW = 64,
     SPLITK_ROWS = 128, /* most token rows of LINEAR_SPLITK, measured */
 
-    CUDA_ROW_GROUP = 12, /* most row blocks of a task of one row at a time: cuda_task.group */
+    CUDA_ROW_GROUP = 12, /* most row blocks at a time in a task of one row: cuda_task.group */
 
     CUDA_STREAM_32 = 4, /* cuda_task.columns: 32 packed rows (matmul_stream.cuh) */
     CUDA_LEASE = 255,   /* cuda_task.columns: the task leases the ring (matmul_tile.cuh) */
 
     CUDA_MAX_FLIGHT = 16, /* pages; cuda_args.flight is 1..this */
 
-    /* Bytes of a tile's F32 sums that wait in device memory (matmul_tile.cuh): the first half of
-     * LINEAR's, while the second is made. */
+    /* Bytes of a tile's F32 sums in device memory (matmul_tile.cuh): LINEAR keeps the sums of the
+     * first half of K there while it computes those of the second. */
     CUDA_WAITING_BYTES = PACK_TILE * PACK_TILE * 4,
 };
 
@@ -92,16 +94,16 @@ CUDA_ABI_FN uint32_t cuda_shared_bytes(uint32_t cc) {
     return 99 * 1024;
 }
 
-/* Bytes of shared memory that a lease has (matmul_tile.cuh): the ring and scratch. */
+/* Bytes of shared memory in a lease (matmul_tile.cuh): the ring and scratch. */
 CUDA_ABI_FN uint32_t cuda_lease_bytes(uint32_t cc) {
     const uint32_t control = CUDA_CONTROL_BYTES, depth = CUDA_PAGE_BYTES * CUDA_COMPUTE_WARPS;
     const uint32_t room = cuda_shared_bytes(cc) - CUDA_SCRATCH_BYTES - control;
     return room / depth * depth + CUDA_SCRATCH_BYTES;
 }
 
-/* ATTENTION of many rows (attention_prefill.cuh): bytes of a row of keys or values in shared
- * memory, of a piece of both, and of a warp's own memory: queries and probabilities, later outputs
- * of 16 rows. */
+/* ATTENTION of many rows (attention_prefill.cuh). Bytes in shared memory: of a row of keys or
+ * values; of a piece of keys and values; of a warp's own memory, which holds queries and
+ * probabilities, later the outputs of 16 rows. */
 CUDA_ABI_FN uint32_t cuda_rows_pitch(uint32_t head_dim) {
     return (head_dim + 63) / 64 * 128;
 }
@@ -113,16 +115,16 @@ CUDA_ABI_FN uint32_t cuda_rows_work(uint32_t head_dim) {
     const uint32_t outputs = 16 * (head_dim + 4) * 4;
     return products > outputs ? products : outputs;
 }
-/* Whether attention_prefill.cuh can have such heads: outputs fit registers, a piece fits shared
- * memory. */
+/* Whether attention_prefill.cuh can run heads of this width: their outputs fit registers, and a
+ * piece fits shared memory. */
 CUDA_ABI_FN int cuda_rows_fit(uint32_t head_dim, uint32_t cc) {
     const uint32_t work = CUDA_COMPUTE_WARPS * cuda_rows_work(head_dim);
     return head_dim <= 128 && work + cuda_rows_piece(head_dim) <= cuda_lease_bytes(cc);
 }
 
-/* Attention over latents (attention_latent.cuh): bytes of a key in shared memory, and of what lies
- * beside keys: queries, what warps tell each other; positions that it has there at a time, a
- * piece's at most; 0: it does not fit. */
+/* Attention over latents (attention_latent.cuh). Bytes in shared memory: of a key; of what lies
+ * beside the keys, which is queries and messages between warps. Then the positions that fit there
+ * at a time, at most a piece's; 0: fewer than 16 fit. */
 CUDA_ABI_FN uint32_t cuda_latent_row(uint32_t key_dim) {
     return (key_dim + 63) / 64 * 128;
 }
@@ -136,8 +138,9 @@ CUDA_ABI_FN uint32_t cuda_latent_part(uint32_t key_dim, uint32_t cc) {
         part /= 2;
     return part >= 16 ? part : 0;
 }
-/* Whether a piece of them comes as pages (attention_latent_pages.cuh): by bulk copies, of whole
- * lines and shares, each warp's share in its part of the ring. */
+/* Whether a piece of latents comes as pages (attention_latent_pages.cuh): there are bulk copies,
+ * keys are whole lines, KV blocks are whole shares, and each warp's share fits its part of the
+ * ring. */
 CUDA_ABI_FN int cuda_latent_paged(uint32_t key_dim, uint32_t kv_block, uint32_t cc) {
     const uint32_t ring = cuda_lease_bytes(cc) - CUDA_SCRATCH_BYTES, pages = (key_dim + 255) / 256;
     return cc >= 90 && key_dim % 64 == 0 && kv_block % 16 == 0 &&
@@ -146,8 +149,8 @@ CUDA_ABI_FN int cuda_latent_paged(uint32_t key_dim, uint32_t kv_block, uint32_t 
            cuda_latent_others(key_dim) <= CUDA_SCRATCH_BYTES;
 }
 
-/* Query heads of a KV head's group that attention takes together: as many as a product has rows,
- * and as a page has room for outputs of STEP and WHOLE. */
+/* Query heads of a KV head's group that attention processes together: at most as many as a product
+ * has rows, and as a page has room for outputs of STEP and WHOLE. */
 CUDA_ABI_FN uint32_t cuda_sub_heads(uint32_t group, uint32_t head_dim) {
     const uint32_t most = head_dim <= 128 ? 16 : 8;
     return group < most ? group : most;
@@ -156,13 +159,14 @@ CUDA_ABI_FN uint32_t cuda_sub_heads(uint32_t group, uint32_t head_dim) {
 CUDA_ABI_FN int cuda_head_tiles(uint32_t head_dim) {
     return head_dim % CUDA_PAGE_ROWS == 0 && PACK_TILE % head_dim == 0;
 }
-/* Token rows whose places a block keeps. In an iteration of no more rows it knows whether each is
- * another request's, so WHOLE may have so many. */
+/* Token rows whose places a block keeps. In an iteration of at most so many rows, a block knows
+ * whether each row is another request's. So WHOLE may have so many rows. */
 enum { CUDA_PLACES = 64 };
 
 /* Row blocks that a warp works on at a time with one or two columns of eight packed rows
- * (matmul_stream.cuh): as many as scratch has room for partial sums. LINEAR and QKV_LINEAR have few
- * row blocks a worker and need less; LINEAR has its residual and norm in the rest. */
+ * (matmul_stream.cuh): at most as many as scratch has room for partial sums. LINEAR and QKV_LINEAR
+ * have few row blocks a worker and need less; LINEAR keeps its residual and norm in the rest of
+ * scratch. */
 enum { CUDA_STREAM_TOKEN_BYTES = (CUDA_PAGE_ROWS * PARTIALS + 4) * 4 };
 CUDA_ABI_FN uint32_t cuda_packed_group(uint32_t kind, uint32_t columns) {
     const uint32_t most = CUDA_SCRATCH_BYTES / (8 * columns * CUDA_STREAM_TOKEN_BYTES);
@@ -171,8 +175,8 @@ CUDA_ABI_FN uint32_t cuda_packed_group(uint32_t kind, uint32_t columns) {
 }
 
 /* The same with four columns: as many as registers have room for partial sums, or as a worker has
- * row blocks. A page has steps of all row blocks of a group: cuda_stream_32_parts is how many parts
- * a k-tile has. */
+ * row blocks. A page holds steps of all row blocks of a group: the columns of a k-tile are split
+ * into cuda_stream_32_parts parts, one a page. */
 CUDA_ABI_FN uint32_t cuda_stream_32_group(uint32_t kind) {
     return kind == OP_LINEAR ? 2 : kind == OP_QKV_LINEAR ? 3 : 4;
 }
@@ -187,8 +191,8 @@ CUDA_ABI_FN uint32_t cuda_values_group(uint32_t k_tiles, uint32_t tile) {
     return CUDA_SCRATCH_BYTES / (CUDA_VALUES_BYTES * tile * k_tiles);
 }
 
-/* LATENT_MERGE: the same beside what PACK_ROWS rows of the heads of a row block are merged to, 16
- * bits an element, rows 64 bytes apart. */
+/* LATENT_MERGE: the same, beside the merged outputs of the heads that a row block may touch:
+ * PACK_ROWS rows of each head, 16 bits an element, with 64 bytes between rows. */
 CUDA_ABI_FN uint32_t cuda_merged_heads(uint32_t head_rows) {
     return (CUDA_PAGE_ROWS - 1) / head_rows + 2;
 }
@@ -240,20 +244,20 @@ CUDA_ABI_FN int cuda_lists_experts(uint32_t kind) {
     return kind == OP_EXPERT_GATE_UP || kind == OP_EXPERT_DOWN;
 }
 
-/* Token rows that ROUTER has at a time (router.cuh). */
+/* Token rows that ROUTER processes at a time (router.cuh). */
 enum { CUDA_ROUTER_ROWS = 32 };
-/* The widest single row that it has in scratch, twice. */
+/* The widest single row that ROUTER keeps in scratch, twice. */
 enum { CUDA_ROUTER_ROW_HIDDEN = 7168 };
-/* Whether EXPERT_DOWN of one row has h in scratch, a page for each partial sum at most, and all its
- * experts' partial sums. */
+/* Whether scratch has room for EXPERT_DOWN of one row: h, and all its experts' partial sums, each
+ * of one page at most. */
 CUDA_ABI_FN int cuda_down_row_fits(uint32_t width, uint32_t top_k) {
     const uint64_t tiles = (width + CUDA_PAGE_K - 1) / CUDA_PAGE_K;
     const uint64_t h = (top_k + PACK_ROWS - 1) / PACK_ROWS * PACK_ROWS * tiles * CUDA_PAGE_K * 2;
     return tiles <= PARTIALS && h + top_k * (tiles * CUDA_PAGE_ROWS + 1) * 4 <= CUDA_SCRATCH_BYTES;
 }
 
-/* Addresses of operands that no word of a task's descriptor is left for, by form.def's BEYOND. The
- * rows of a program's operators follow its task table, in the order of SECTION_OP. */
+/* Addresses of operands for which a task's descriptor has no word left: form.def's BEYOND. The rows
+ * of a program's operators follow its task table, in the order of SECTION_OP. */
 enum { BEYOND_LIST, BEYOND_SLOTS, BEYOND_WEIGHT, BEYOND_SHARED, N_BEYOND };
 struct cuda_beyond {
     uint64_t at[N_BEYOND]; /* 0: the operator does not have it */
@@ -267,16 +271,16 @@ struct cuda_place {
     uint32_t reserved;
 };
 
-/* A task's descriptor: all that it needs in one fetch. Made by cuda_tables_fill, read by all warps.
- * Its index in the table is the task's in the program. */
+/* A task's descriptor: all that the task needs, in one fetch. Made by cuda_tables_fill, read by all
+ * warps. Its index in the table is the task's index in the program. */
 struct cuda_task {
     uint8_t kind;                 /* enum op_kind */
     uint8_t form;                 /* enum cuda_form: what runs it (kernels/cuda/form.def) */
     uint16_t flags;               /* enum cuda_task_flag */
     uint32_t wait, wait_triggers; /* event, its n_triggers */
     uint32_t trigger;
-    /* Of LM_HEAD and SAMPLE logit rows of the iteration; operands that have the rows of a band
-     * begin so far before the band's first row that these count from there. */
+    /* Rows of LM_HEAD and SAMPLE are logit rows of the iteration. An operand that holds only a
+     * band's rows has the address where logit row 0 would lie, so that these numbers index it. */
     uint32_t row0, row1;
     uint32_t unit0, unit1;
     uint32_t units; /* the whole operator's units: N, I, heads, blocks */
@@ -324,7 +328,7 @@ enum cuda_task_flag {
     CUDA_IN_FLAGGED = 2,
     CUDA_MORE_FLAGGED = 4, /* the residual of LINEAR and EXPERT_DOWN, c of LATENT_HEADS */
     CUDA_OUT_FLAGGED = 8,
-    /* The event rides on data (task/transport.c): its counter is a hint and orders nothing. */
+    /* The event is carried by data (task/transport.c): its counter is a hint and orders nothing. */
     CUDA_WAIT_HINT = 16,
     CUDA_TRIGGER_HINT = 32,
     CUDA_IN_PACKED = 64,   /* the activations are packed */
@@ -333,8 +337,9 @@ enum cuda_task_flag {
     CUDA_OUT_PAIRED = 512,
     /* The residual was written by this worker, earlier in its list: it needs no event. */
     CUDA_MORE_OWN = 1024,
-    /* EXPERT_DOWN: an EXPERT_GATE_UP of the same list is earlier in this worker's list. Its loader
-     * has waited for the list there, and need not wait for this task's event. */
+    /* EXPERT_DOWN: an EXPERT_GATE_UP with the same list of experts is earlier in this worker's
+     * list. The loader has waited for the list of experts there, and need not wait for this task's
+     * event. */
     CUDA_LIST_KNOWN = 2048,
 };
 
@@ -371,7 +376,8 @@ struct cuda_args {
  * warps, then one per worker for its compute warps and one per worker for its loader. */
 #define CUDA_TRACE_RINGS(n_workers) (3 * (n_workers))
 
-/* Of each logit row, or of each worker: whatever is less, [2][ceil64(vocab)]. */
+/* Bytes of SAMPLE's work memory: [2][ceil64(vocab)] for each logit row or for each worker,
+ * whichever are fewer. */
 CUDA_ABI_FN uint64_t cuda_sample_bytes(uint32_t n_logit_rows, uint32_t n_workers, uint32_t vocab) {
     const uint32_t n = n_logit_rows < n_workers ? n_logit_rows : n_workers;
     return (uint64_t)n * 2 * ((vocab + 63) & ~63u) * 4;

@@ -55,8 +55,8 @@ enum {
 /* CUlimit */
 enum { CU_LIMIT_PERSISTING_L2_CACHE_SIZE = 6 };
 
-/* CUstreamAttrID and its value: what kernels of the stream find in a window of addresses is kept in
- * L2, a share hit_ratio of the lines. */
+/* CUstreamAttrID and its value: L2 keeps lines of a window of addresses that the stream's kernels
+ * access, a share hit_ratio of them. */
 enum { CU_STREAM_ACCESS_POLICY_WINDOW = 1 };
 enum { CU_ACCESS_NORMAL = 0, CU_ACCESS_PERSISTING = 2 };
 union cu_stream_value {
@@ -150,7 +150,7 @@ struct cuda_api {
 /* The oldest driver that understands what NVRTC 12 and the kernels need (CUDA 12.0). */
 enum { CUDA_MIN_DRIVER = 12000 };
 
-/* What is known of one GPU; all of it read from the driver. */
+/* One GPU as the driver describes it. */
 struct cuda_device {
     char name[128];
     int ordinal; /* as CUDA_VISIBLE_DEVICES leaves them, from 0 */
@@ -159,8 +159,8 @@ struct cuda_device {
     int n_sms;
     int shared_bytes; /* shared memory that one block can have */
     int l2_bytes;
-    int l2_kept_bytes;    /* of them that can be set aside for what is to stay; 0: it cannot */
-    int l2_window_bytes;  /* addresses that can be named for that */
+    int l2_kept_bytes;    /* bytes of L2 that can be set aside for lines that stay; 0: none */
+    int l2_window_bytes;  /* largest window of addresses for these lines */
     int clock_khz;        /* 0: not told */
     int memory_clock_khz; /* 0: not told */
     int memory_bus_bits;
@@ -180,7 +180,7 @@ int cuda_device_find(struct diag *d, const struct cuda_api *api, int ordinal,
 /* How many devices the driver shows; QN_EDEVICE when there are none. */
 int cuda_device_count(struct diag *d, const struct cuda_api *api, int *n);
 
-/* What the memory brings each multiprocessor, on paper; 0: not told. */
+/* Nominal memory bandwidth of each multiprocessor; 0: the driver does not tell it. */
 double cuda_device_bytes_per_ns(const struct cuda_device *device);
 
 /* The NVRTC name of the device's real architecture: "sm_80", "sm_90a", "sm_100a". */

@@ -10,7 +10,7 @@
 
 enum { LEAST = 1, MANY = UINT16_MAX + 1 };
 
-/* A task that looks for a form. */
+/* A task for which a form is chosen. */
 struct form_case {
     const struct cuda_form_host *host;
     const struct model_spec *spec;
@@ -29,20 +29,20 @@ static bool has_any(const struct cuda_form_host *h) {
 static bool has_heads(const struct cuda_form_host *h) {
     return !spec_is_latent(PROG(h->program, MODEL));
 }
-/* LATENT: they are latents, of which some fit shared memory. */
+/* LATENT: keys and values are latents, and a part of a piece fits shared memory. */
 static bool has_latent(const struct cuda_form_host *h) {
     return !has_heads(h) && cuda_latent_part(PROG(h->program, KV)->k_width, h->device.cc) != 0;
 }
-/* LATENT_PAGES: a piece of them comes as pages. */
+/* LATENT_PAGES: a piece of latents comes as pages. */
 static bool has_latent_pages(const struct cuda_form_host *h) {
     return !has_heads(h) &&
            cuda_latent_paged(PROG(h->program, KV)->k_width, h->program->kv_block, h->device.cc);
 }
-/* PREFILL: outputs fit registers, a piece fits shared memory. */
+/* PREFILL: a head's outputs fit registers, a piece fits shared memory. */
 static bool has_prefill(const struct cuda_form_host *h) {
     return has_heads(h) && cuda_rows_fit(PROG(h->program, MODEL)->head_dim, h->device.cc);
 }
-/* PARTS: wgmma, and columns of an operator are cut into parts. */
+/* PARTS: wgmma, for operators whose columns are cut into parts. */
 static bool has_parts(const struct cuda_form_host *h) {
     return h->device.has.wgmma;
 }
@@ -56,8 +56,8 @@ static bool has_stream_32(const struct cuda_form_host *h) {
     return device_streams(&h->device, CUDA_STREAM_32 * PACK_ROWS, PROG(h->program, MODEL)->hidden);
 }
 
-/* EXPERTS: the model has experts. ROUTER_ROW, DOWN_ROW: and a row, or what its experts make of it,
- * fits scratch. */
+/* EXPERTS: the model has experts. ROUTER_ROW: and a row fits scratch. DOWN_ROW: and what a row's
+ * experts make of it fits scratch. */
 static bool has_experts(const struct cuda_form_host *h) {
     return PROG(h->program, MODEL)->experts.n != 0;
 }
@@ -80,12 +80,12 @@ static bool when_always(const struct form_case *c, const struct cuda_task *t) {
 static bool when_whole(const struct form_case *c, const struct cuda_task *t) {
     return t->eights == CEIL_DIV(c->rows, (uint32_t)PACK_ROWS);
 }
-/* NORMED: and its result has a copy for the next norm. */
+/* NORMED: WHOLE, and the result has a copy for the next norm. */
 static bool when_normed(const struct form_case *c, const struct cuda_task *t) {
     return when_whole(c, t) && c->op->in[LINEAR_NEXT] != PROG_NONE;
 }
 
-/* MERGED: what heads are merged to fits scratch, beside sums. */
+/* MERGED: the merged heads fit scratch, beside partial sums. */
 static bool when_merged(const struct form_case *c, const struct cuda_task *t) {
     (void)t;
     return cuda_merge_group(spec_v_dim(c->spec), c->op->attrs.DV) != 0;
@@ -106,8 +106,8 @@ static void walk_nothing(const struct form_case *c, struct cuda_task *t) {
     (void)t;
 }
 
-/* STAGED: the activations and some row blocks' partial sums are in scratch, the LM head's also with
- * a unit's results. */
+/* STAGED: scratch holds the activations and the partial sums of a group of row blocks, for the LM
+ * head also a unit's results. */
 static void walk_staged(const struct form_case *c, struct cuda_task *t) {
     const uint32_t unit_blocks = c->op->kind == OP_LM_HEAD ? LM_BLOCK / CUDA_PAGE_ROWS : 0;
     const uint32_t partials = PARTIALS * CUDA_PAGE_ROWS * 4;
@@ -119,7 +119,7 @@ static void walk_staged(const struct form_case *c, struct cuda_task *t) {
     if (unit_blocks != 0) t->group = (uint8_t)MIN((uint32_t)t->group, unit_blocks);
 }
 
-/* STREAM: row blocks in groups of like size. */
+/* STREAM: row blocks in groups of nearly equal size. */
 static void walk_stream(const struct form_case *c, struct cuda_task *t) {
     (void)c;
     const uint32_t blocks = t->block1 - t->block0;
@@ -140,7 +140,7 @@ static void walk_tile(const struct form_case *c, struct cuda_task *t) {
     /* Every pass over row blocks reads all activations again. */
     if (t->tile != PACK_TILE && CEIL_DIV(blocks, 12u) < CEIL_DIV(blocks, 8u)) t->group = 12;
     if (t->kind == OP_LINEAR_SPLITK && t->tile != PACK_TILE && blocks > 12) t->group = 16;
-    /* The smallest tiles come in three sizes, since each is more to compile. */
+    /* The smallest tiles come in three sizes, since each size is more code to compile. */
     if (t->tile < PACK_NARROW && t->group < 12) t->group = t->group == 8 ? 12 : 4;
     t->columns = CUDA_LEASE;
 }
@@ -151,7 +151,7 @@ static void walk_mixed(const struct form_case *c, struct cuda_task *t) {
     t->columns = CUDA_LEASE;
 }
 
-/* ROUTER: pages row block by row block, for some token rows at a time. */
+/* ROUTER: pages row block by row block, for up to CUDA_ROUTER_ROWS token rows at a time. */
 static void walk_router(const struct form_case *c, struct cuda_task *t) {
     t->columns = 0;
     t->tile = (uint8_t)MIN(c->rows, (uint32_t)CUDA_ROUTER_ROWS);
@@ -169,8 +169,8 @@ static void walk_latent(const struct form_case *c, struct cuda_task *t) {
     t->tile = 1;
 }
 
-/* HEADS_OWN: pages in the image's order, once for a tile of rows. Partial sums of a group are in
- * scratch where a dot product is several pages. */
+/* HEADS_OWN: pages in the image's order, once for each tile of rows. If a dot product takes several
+ * pages, scratch holds the partial sums of a group. */
 static void walk_heads_own(const struct form_case *c, struct cuda_task *t) {
     const bool sums = c->op->kind == OP_LATENT_VALUES;
     const uint32_t most = sums ? CUDA_VALUES_ROWS : PACK_TILE;
@@ -178,7 +178,7 @@ static void walk_heads_own(const struct form_case *c, struct cuda_task *t) {
     t->group = sums ? (uint8_t)cuda_values_group(t->k_tiles, t->tile) : 1;
 }
 
-/* MERGED: the same of few rows, beside the merged heads. */
+/* MERGED: the same for PACK_ROWS rows at a time, beside the merged heads. */
 static void walk_merged(const struct form_case *c, struct cuda_task *t) {
     t->tile = PACK_ROWS;
     t->group = (uint8_t)cuda_merge_group(spec_v_dim(c->spec), c->op->attrs.DV);
@@ -246,7 +246,7 @@ static const struct form forms[] = {
 #include "kernels/cuda/form.def"
 };
 
-/* What stands in for an entry at run time. */
+/* Entries that may run in place of another one, `of`: form.def's NOW. */
 static const struct {
     enum cuda_form entry, of;
     struct form_has has;
@@ -268,7 +268,7 @@ struct cuda_form_host cuda_form_host_for(const struct prog_header *program, uint
     return cuda_form_host_of(program, &device);
 }
 
-/* A matrix product's activations are packed, or rows. */
+/* Whether a matrix product's activations are packed; otherwise they are rows. */
 static bool is_packed(const struct prog_header *p, const struct prog_op *op) {
     return cuda_has_pages(op->kind) && PROG(p, TENSOR)[op->in[0]].layout == LAYOUT_PACKED;
 }
@@ -292,7 +292,7 @@ static struct form_case case_of(const struct cuda_form_host *host, const struct 
                               is_packed(host->program, op)};
 }
 
-/* The first that can run the task; NULL: none. */
+/* The first form that can run the task; NULL: none. */
 static const struct form *choose(const struct form_case *c, const struct cuda_task *t) {
     for (size_t i = 0; i < COUNT_OF(forms); i++)
         if (forms[i].kind == (enum op_kind)c->op->kind && lacks(&forms[i], c, t) == NULL)
@@ -325,7 +325,7 @@ const char *cuda_entry_name(uint32_t entry) {
     return entry < N_FORMS && names[entry] != NULL ? names[entry] : "?";
 }
 
-/* Weights that all tasks of an operator read, each row tile all of them. */
+/* Bytes of weights that the tasks of an operator read: each row tile reads all of them. */
 static uint64_t read_bytes(const struct form_case *c) {
     const struct prog_tensor *tensors = PROG(c->host->program, TENSOR);
     const struct prog_weight *weights = PROG(c->host->program, WEIGHT);
@@ -371,7 +371,7 @@ uint32_t cuda_form_list(const struct cuda_form_host *host, const struct prog_tas
     return n;
 }
 
-/* Adds what may stand in for those that are used. */
+/* Adds the entries that may run in place of used ones. */
 static void add_replacements(const struct cuda_form_host *host, bool *used) {
     for (size_t i = 0; i < COUNT_OF(replacements); i++)
         if (used[replacements[i].of] && replacements[i].has.holds(host))
@@ -386,7 +386,7 @@ int cuda_form_used(struct diag *d, const struct prog_header *program, uint32_t c
     used[FORM_nothing] = true;
     for (uint64_t i = 0; i < program->section[SECTION_TASK].count; i++) {
         const struct prog_task *task = &tasks[i];
-        /* Tasks of an operator with as many rows are alike. */
+        /* Tasks of one operator with equally many rows have the same form. */
         if (task->op == PROG_NONE || (task->op == op && task->row1 - task->row0 == n_rows))
             continue;
         op = task->op;

@@ -1,5 +1,5 @@
-/* cuda_form.h - the host's side of kernels/cuda/form.def: which form runs a task, how it walks
- * through what it has, and which forms an image needs.
+/* cuda_form.h - the host's side of kernels/cuda/form.def: which form runs a task, how the form
+ * walks through the task's rows and pages, and which forms an image needs.
  *
  * Called by cuda_tables.c for every descriptor, by kernel_image.c for the image's contents.
  */
@@ -25,9 +25,9 @@ struct cuda_form_host cuda_form_host_of(const struct prog_header *program,
 /* ... on a device of which nothing but its compute capability matters; 0: 90. */
 struct cuda_form_host cuda_form_host_for(const struct prog_header *program, uint32_t cc);
 
-/* Sets *t's form and how that walks: tile, group, columns, unit_blocks. Kind, rows, units, k,
- * k_tiles, eights (cuda_tables_shape) and row blocks are there already; op is NULL for an empty
- * task. Of a program that cuda_form_used has passed. */
+/* Sets *t's form and how the form walks: tile, group, columns, unit_blocks. The caller has set
+ * kind, rows, units, k, k_tiles, eights (cuda_tables_shape) and row blocks; op is NULL for an empty
+ * task. The program must have passed cuda_form_used. */
 void cuda_form_fill(const struct cuda_form_host *host, const struct prog_op *op,
                     struct cuda_task *t);
 
@@ -45,11 +45,11 @@ struct cuda_form_row {
     uint32_t entry;      /* cuda_entry_name() */
     bool taken;          /* the first that could */
 };
-/* All rows of a task's operator, of a variant for contexts of up to so many positions; returns how
- * many. */
+/* All rows of a task's operator, in a variant for contexts of up to `context` positions; returns
+ * how many. */
 uint32_t cuda_form_list(const struct cuda_form_host *host, const struct prog_task *task,
                         uint32_t context, struct cuda_form_row rows[CUDA_FORM_ROWS]);
-/* The entries that may stand in for one at run time; returns how many. */
+/* The entries that may run in place of `entry`; returns how many. */
 uint32_t cuda_form_stand_ins(const struct cuda_form_host *host, uint32_t entry,
                              const char *names[CUDA_FORM_ROWS]);
 

@@ -64,8 +64,8 @@ static uint32_t squares_of(const struct prog_op *op) {
     return tensor_named(op, info, "squares");
 }
 
-/* The result that an operator stores packed or in pairs, if any: the first one; `normed` where it
- * writes the residual stream. */
+/* The first result that an operator stores packed or in pairs; NULL: none. If the operator writes
+ * the residual stream, it is `normed`. */
 static const struct prog_tensor *rounded_out(const struct prog_header *p,
                                              const struct prog_op *op) {
     const struct op_info *info = op_info_of(op->kind);
@@ -76,8 +76,8 @@ static const struct prog_tensor *rounded_out(const struct prog_header *p,
 
 /* ---- places ---- */
 
-/* Bytes of a block: a vector, or an image of whole units of the LM head, whose last one may lack
- * rows, not pages. */
+/* Bytes of a block: a vector, or an image. An image has whole units of the LM head: its last unit
+ * may lack rows, but no pages. */
 static uint64_t block_bytes(const struct prog_weight *w) {
     if (w->n_dims == 1) return (uint64_t)w->rows * 4;
     const uint64_t row_blocks =
@@ -94,7 +94,8 @@ static bool in_turns(const struct prog_header *p, const struct prog_op *op, int 
            u->stride == CUDA_PAGE_ROWS;
 }
 
-/* One row for all layers (its strides are constants of the image), of elements of 16 bits. */
+/* All layers must have the same KV row, because its strides are constants of the image, and
+ * elements of 16 bits. */
 static int check_kv(struct diag *d, const struct prog_header *p) {
     const struct kv_row *r = PROG(p, KV);
     for (uint64_t i = 0; i < p->section[SECTION_KV].count; i++) {
@@ -108,7 +109,7 @@ static int check_kv(struct diag *d, const struct prog_header *p) {
     return QN_OK;
 }
 
-/* Latents are copied and multiplied 16 bytes at a time; what a query head has without RoPE is a
+/* Latents are copied and multiplied 16 bytes at a time. What RoPE leaves of a query head must fit a
  * page's columns. */
 static int check_latent(struct diag *d, const struct prog_header *p) {
     const struct model_spec *s = PROG(p, MODEL);
@@ -138,7 +139,8 @@ static int check_model(struct diag *d, const struct prog_header *p) {
     return check_kv(d, p);
 }
 
-/* Scratch has the squares of a pass's slots, a word a place of the work list. */
+/* Scratch holds the squares of a pass's slots, which bounds the hidden size. A place of the work
+ * list is one 32-bit word. */
 static const char *check_gate_up(const struct prog_header *p, const struct prog_op *op) {
     const struct model_spec *s = PROG(p, MODEL);
     const uint64_t places = (uint64_t)expert_blocks(s->experts.width) *
@@ -172,7 +174,7 @@ static bool can_step(const struct prog_header *p, const struct prog_op *op) {
     return op->n_rows <= STEP_ROWS || (op->n_rows <= CUDA_PLACES && is_decode_only(p, op));
 }
 
-/* Parts are whole row blocks. */
+/* The parts of LINEAR_SPLITK are whole row blocks. */
 static bool can_cut(const struct prog_header *p, const struct prog_op *op) {
     const uint64_t rows = tensor_of(p, op->in[PARTS_W])->shape[0];
     const uint64_t parts = partial_count(cuda_k_tiles(op->k));
@@ -180,20 +182,20 @@ static bool can_cut(const struct prog_header *p, const struct prog_op *op) {
            op->units == parts * rows;
 }
 
-/* Whether an operator goes by what its rows see. */
+/* Whether an operator depends on the window of positions that its rows see. */
 static bool has_window(uint32_t kind) {
     return kind == OP_ATTENTION || kind == OP_ATTENTION_SPLIT || kind == OP_ATTENTION_STEP ||
            kind == OP_ATTENTION_WHOLE || kind == OP_ATTENTION_MERGE;
 }
 
-/* Images of one window have it as a constant: the model's. */
+/* An image whose layers all have one window has it as a constant: the model's. */
 static bool is_window_known(const struct prog_header *p, const struct prog_op *op) {
     const struct model_spec *s = PROG(p, MODEL);
     return !has_window(op->kind) || op->layer < 0 || (uint32_t)op->layer >= s->n_layers ||
            op->attrs.window == spec_window(s, (uint32_t)op->layer);
 }
 
-/* Matrices of each head's own, whose activations are rows. */
+/* Whether each head has its own matrices. The activations of such operators are rows. */
 static bool is_of_latents(uint32_t kind) {
     return kind == OP_LATENT_HEADS || kind == OP_LATENT_VALUES || kind == OP_LATENT_MERGE;
 }
@@ -308,13 +310,13 @@ static uint64_t address(const struct filler *f, uint32_t tensor) {
     return f->bases->kv + program_kv_at(f->program, t->where, f->bases->n_kv_blocks);
 }
 
-/* The logit row that row 0 of an operator's tasks is. In a descriptor rows of LM_HEAD and SAMPLE
- * are logit rows of the iteration, whatever the band. */
+/* The logit row of row 0 of an operator's tasks. In descriptors of LM_HEAD and SAMPLE, rows are
+ * logit rows of the iteration, whatever the band. */
 static uint32_t first_logit_row(const struct prog_op *op) {
     return op->kind == OP_LM_HEAD || op->kind == OP_SAMPLE ? op->attrs.band_first : 0;
 }
 
-/* The same as address; of a tensor that has the rows of a band, where logit row 0 would lie. */
+/* The same as address(). Of a tensor that holds only a band's rows: where logit row 0 would lie. */
 static uint64_t address_of_rows(const struct filler *f, const struct prog_op *op, uint32_t tensor) {
     const struct prog_tensor *t = tensor_of(f->program, tensor);
     const uint64_t at = address(f, tensor);
@@ -322,7 +324,8 @@ static uint64_t address_of_rows(const struct filler *f, const struct prog_op *op
     return at - first_logit_row(op) * (t->bytes / t->shape[0]);
 }
 
-/* The table of embeddings, of which SAMPLE asks for the token's row; 0: the program has none. */
+/* The address of the table of embeddings, of which SAMPLE prefetches the token's row; 0: the
+ * program has none. */
 static uint64_t embed_table(const struct filler *f) {
     const struct prog_op *ops = PROG(f->program, OP);
     for (uint64_t i = 0; i < f->program->section[SECTION_OP].count; i++)
@@ -346,7 +349,7 @@ static void fill_operands(const struct filler *f, const struct prog_op *op, stru
     if (has_beyond(op)) t->bias = f->beyond[op - PROG(f->program, OP)];
 }
 
-/* Fills the rows behind the task table; *at: the address of each operator's. */
+/* Fills the rows behind the task table, and f->beyond with their addresses. */
 static int fill_beyond(struct diag *d, struct filler *f, struct arena *arena,
                        struct cuda_task *tasks) {
     const struct prog_op *ops = PROG(f->program, OP);
@@ -366,9 +369,9 @@ static int fill_beyond(struct diag *d, struct filler *f, struct arena *arena,
     return QN_OK;
 }
 
-/* The row blocks of its image that a task reads: *block0 to before *block1. Those of LINEAR_SPLITK
- * count on from part to part, those of EXPERT_DOWN are an expert's; the LM head's last unit may
- * lack rows, not blocks. */
+/* Sets the row blocks of its image that a task reads, [block0, block1). LINEAR_SPLITK numbers its
+ * row blocks on from part to part, EXPERT_DOWN within one expert. The LM head's last unit may lack
+ * rows, but no row blocks. */
 static void fill_blocks(const struct filler *f, const struct prog_op *op, const struct op_map *map,
                         struct cuda_task *t) {
     struct prog_weight_rows rows[OP_MAX_IN];
@@ -390,7 +393,7 @@ static void fill_blocks(const struct filler *f, const struct prog_op *op, const 
         low = t->unit0;
         high = t->unit1;
     }
-    low = MIN(low, high); /* turned columns alone: no rows */
+    low = MIN(low, high); /* LATENT_HEADS: turned columns have no rows */
     t->block0 = low / CUDA_PAGE_ROWS;
     t->block1 = CEIL_DIV(high, (uint32_t)CUDA_PAGE_ROWS);
     if (op->kind == OP_LM_HEAD) t->block1 = t->unit1 * (LM_BLOCK / CUDA_PAGE_ROWS);
@@ -426,7 +429,7 @@ static uint32_t n_pieces(const struct prog_header *p, const struct prog_op *op) 
     }
 }
 
-/* Whether an event rides on data. It is counted all the same, as a hint of when to look. */
+/* Whether an event is carried by data. It is counted all the same, as a hint of when to look. */
 static bool is_hint(const struct prog_header *p, uint32_t event) {
     return event != PROG_NONE && PROG(p, EVENT)[event].transport == TRANSPORT_FLAG;
 }
@@ -435,7 +438,7 @@ static bool travels_by(const struct prog_tensor *t, enum prog_transport transpor
     return t != NULL && t->transport == transport;
 }
 
-/* What an operator adds to the residual stream. */
+/* The residual stream to which an operator adds its result; NULL: none. */
 static const struct prog_tensor *residual_of(const struct prog_header *p,
                                              const struct prog_op *op) {
     if (op->kind == OP_EXPERT_DOWN) return tensor_of(p, op->in[DOWN_RESIDUAL]);
@@ -467,8 +470,9 @@ static uint16_t flags_of(const struct prog_header *p, const struct prog_variant 
     return flags;
 }
 
-/* Lengths of the data that PACK and LATENT_NORM read, of rows of LATENT_HEADS' raw, RESET_SENTINELS
- * writes and a row of attention sees. */
+/* Sets k and k_tiles. k is the length of the dot products, except: columns that PACK and
+ * LATENT_NORM read, columns of LATENT_HEADS' raw, bytes of a unit of RESET_SENTINELS, positions
+ * that a row of attention sees, rows of ROUTE. */
 static void fill_lengths(const struct prog_header *p, const struct prog_op *op,
                          struct cuda_task *t) {
     t->k = op->k;
@@ -502,7 +506,7 @@ static void fill_task(const struct filler *f, const struct prog_variant *v, uint
                       struct cuda_task *out) {
     const struct prog_task *t = &PROG(f->program, TASK)[index];
     const struct prog_op *op = t->op == PROG_NONE ? NULL : &PROG(f->program, OP)[t->op];
-    /* A block that has the task knows that its iteration has begun. */
+    /* A block that runs the task knows that its iteration has begun. */
     const uint32_t wait = t->wait == v->start_event ? PROG_NONE : t->wait;
     cuda_tables_shape(f->program, t, out);
     out->flags = flags_of(f->program, v, t);
@@ -518,7 +522,7 @@ static void fill_task(const struct filler *f, const struct prog_variant *v, uint
     cuda_form_fill(&f->forms, op, out);
 }
 
-/* Marks tasks of a worker's list whose list of experts an earlier one's loader has waited for. */
+/* Marks the tasks of a worker's list for whose list of experts its loader has waited earlier. */
 static void mark_known_lists(const struct prog_header *p, const struct prog_list *list,
                              struct cuda_task *tasks) {
     uint32_t known = PROG_NONE; /* tensor */

@@ -23,7 +23,7 @@ struct cuda_bases {
     uint64_t tasks;       /* cuda_tables_bytes: the task table and what follows it */
     uint64_t kv;          /* program_kv_bytes: the layers' caches one after the other */
     uint32_t n_kv_blocks; /* of each */
-    uint32_t rank;        /* of the program's n_ranks, all of which have all of the model */
+    uint32_t rank;        /* of the program's n_ranks, each of which holds the whole model */
     uint32_t cc;          /* compute capability, major * 10 + minor; 0: 90 */
 };
 
@@ -32,16 +32,16 @@ struct cuda_bases {
 int cuda_tables_check(struct diag *d, const struct prog_header *program,
                       const struct cuda_bases *bases);
 
-/* The part of a descriptor before operands, events and form: kind, rows, units, k, eights. */
+/* Sets the part of a descriptor before operands, events and form: kind, rows, units, k, eights. */
 void cuda_tables_shape(const struct prog_header *program, const struct prog_task *t,
                        struct cuda_task *out);
 
 /* Bytes of a program's task table, with the rows of struct cuda_beyond behind it. */
 uint64_t cuda_tables_bytes(const struct prog_header *program);
 
-/* tasks: that many bytes; those of SECTION_TASK's tasks, then the rows. Of a program that
- * cuda_tables_check has passed. Errors: QN_ENOMEM; program_map's, which a proved program does not
- * have. */
+/* Fills tasks, of cuda_tables_bytes: the descriptors of SECTION_TASK's tasks, then the rows of
+ * struct cuda_beyond. The program must have passed cuda_tables_check. Errors: QN_ENOMEM;
+ * program_map's, which a proved program does not have. */
 int cuda_tables_fill(struct diag *d, const struct prog_header *program,
                      const struct cuda_place *places, const struct cuda_bases *bases,
                      struct cuda_task *tasks);

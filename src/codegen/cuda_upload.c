@@ -87,7 +87,7 @@ static int launch(struct diag *d, const struct cuda_upload *u, cu_function f, vo
     return QN_OK;
 }
 
-/* Re-tiles the rows that are in the current slot's stage, then hands the slot on. */
+/* Re-tiles the rows in the current slot's stage, then switches to the other slot. */
 static int retile(struct diag *d, struct cuda_upload *u, const struct cuda_upload_weight *w,
                   uint64_t first_row, uint64_t n_rows) {
     struct cuda_retile args = {

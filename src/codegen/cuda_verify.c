@@ -10,7 +10,7 @@
 /* Operands of a descriptor, in the order of form.def's columns. */
 enum field { F_W, F_IN, F_NORM, F_BIAS, F_MORE, F_MORE2, F_OUT, F_OUT2, N_FIELDS };
 
-/* The operand of an operator that a field has. */
+/* The operand of an operator that a field holds. */
 struct operand {
     bool there, out;
     uint8_t slot;
@@ -18,12 +18,12 @@ struct operand {
 
 struct proof {
     struct diag *d;
-    struct arena arena, kept; /* of the variant at hand; of all */
+    struct arena arena, kept; /* of variant v; of all variants */
     const struct prog_header *p;
     const struct model_spec *spec;
     const struct cuda_tables *t;
     uint32_t cc;
-    const struct prog_variant *v; /* at hand */
+    const struct prog_variant *v; /* being checked */
     bool *list_known;             /* of its tasks: whether a loader may read the list at once */
     uint32_t *beyond_row;         /* of each operator: which row behind the task table is its own */
     struct operand operands[N_OP_KINDS][N_FIELDS], beyond[N_OP_KINDS][N_BEYOND];
@@ -44,20 +44,20 @@ static uint64_t field_of(const struct cuda_task *t, enum field field) {
     return all[field];
 }
 
-/* The names of an operator's operands by field. Weights that lie behind another one (joined below)
- * and what RESET_SENTINELS waits for have none. */
+/* The names of an operator's operands by field. Weights that lie behind another one (check_joined)
+ * and the operands that RESET_SENTINELS waits for have none. */
 #define OPERANDS(ID, ...) [OP_##ID] = #__VA_ARGS__,
 static const char *const operands[N_OP_KINDS] = {
 #include "kernels/cuda/form.def"
 };
 
-/* The names of those that are in struct cuda_beyond, whose address is the word `bias`. */
+/* The names of the operands in struct cuda_beyond, whose address is the word `bias`. */
 #define BEYOND(ID, ...) [OP_##ID] = #__VA_ARGS__,
 static const char *const beyond[N_OP_KINDS] = {
 #include "kernels/cuda/form.def"
 };
 
-/* Reads the name before the next comma; what comes after that comma. */
+/* Reads the name before the next comma; returns the text behind that comma. */
 static const char *read_name(const char *text, char name[OP_NAME_CHARS]) {
     size_t n = 0;
     for (; *text != '\0' && *text != ','; text++)
@@ -72,7 +72,7 @@ static int slot_named(const struct op_slot *slots, int n, const char *name) {
     return -1;
 }
 
-/* Finds which operands of an operator the names of a row are: outputs, or else inputs. */
+/* Finds the operands of an operator by the names of a row: outputs, or else inputs. */
 static int find_operands(struct proof *f, enum op_kind kind, const char *text, int n,
                          struct operand *operand) {
     const struct op_info *info = op_info_of(kind);
@@ -104,7 +104,7 @@ static const struct prog_tensor *operand_tensor(const struct proof *f, const str
     return tensor_of(f, o->out ? op->out[o->slot] : op->in[o->slot]);
 }
 
-/* The tensor that a field of an operator is; NULL: none. */
+/* The tensor of an operator whose address a field holds; NULL: none. */
 static const struct prog_tensor *tensor_in(const struct proof *f, const struct prog_op *op,
                                            enum field field) {
     return operand_tensor(f, op, &f->operands[op->kind][field]);
@@ -170,9 +170,9 @@ static int check_places(struct proof *f) {
 
 /* ---- weights of an operator as kernels index them ------------------------------------------ */
 
-/* Whether a tensor's row i is its block's row at + i / run * stride + i % run; run 0: row i. Of a
- * stack that of matrix c lies c * step rows further, so many whole row blocks as a matrix needs; of
- * two in turns each has half of them. */
+/* Whether row i of a tensor is row at + i / run * stride + i % run of its block; run 0: row i. In a
+ * stack, the rows of matrix c lie c * step rows further on, a step being the whole row blocks that
+ * a matrix needs. Of two matrices in turns, each has half of these row blocks. */
 static bool lies_so(const struct proof *f, uint32_t tensor, uint32_t at, uint32_t run,
                     uint32_t stride) {
     const struct prog_tensor *t = tensor_of(f, tensor);
@@ -189,8 +189,8 @@ static bool lies_so(const struct proof *f, uint32_t tensor, uint32_t at, uint32_
     return true;
 }
 
-/* Every weight from its block's first row on, in order; gate and up in turns of half a row block.
- */
+/* Every weight lies from its block's first row on, in order; gate and up lie in turns of half a row
+ * block. */
 static int check_joined(const struct proof *f, const struct prog_op *op) {
     const uint32_t half = CUDA_PAGE_ROWS / 2;
     for (int i = 0; i < OP_MAX_IN; i++) {
@@ -234,7 +234,7 @@ static int check_wanted(const struct proof *f, uint32_t task, const struct wante
     return QN_OK;
 }
 
-/* Whether an event orders nothing but says when to look. */
+/* Whether an event is a hint: it orders nothing, but says when to look. */
 static bool is_hint(const struct proof *f, uint32_t event) {
     return PROG(f->p, EVENT)[event].transport != TRANSPORT_COUNTER;
 }
@@ -246,7 +246,7 @@ static uint64_t columns_of(const struct prog_tensor *t) {
     return n;
 }
 
-/* Rows of the iteration before an operator's first one. */
+/* Logit rows of the iteration before an operator's first row. */
 static uint32_t rows_before(const struct prog_op *op) {
     if (op == NULL || (op->kind != OP_LM_HEAD && op->kind != OP_SAMPLE)) return 0;
     return op->attrs.band_first;
@@ -275,7 +275,7 @@ static int check_protocol(const struct proof *f, uint32_t task) {
     return check_wanted(f, task, all, COUNT_OF(all));
 }
 
-/* Bytes of the caches of the layers before one. */
+/* Bytes of the caches of all layers before `layer`. */
 static uint64_t cache_at(const struct proof *f, uint64_t layer) {
     uint64_t at = 0;
     for (uint64_t i = 0; i < layer; i++)
@@ -293,7 +293,8 @@ static uint64_t address_of(const struct proof *f, const struct prog_tensor *t) {
     }
 }
 
-/* SAMPLE asks for the row of the table that its token will read, if the program has one. */
+/* The address of the table of embeddings, of which SAMPLE prefetches its token's row; 0: the
+ * program has none. */
 static uint64_t table_address(const struct proof *f) {
     for (uint64_t i = 0; i < f->p->section[SECTION_OP].count; i++) {
         const struct prog_op *op = &PROG(f->p, OP)[i];
@@ -314,7 +315,7 @@ static bool has_beyond(const struct prog_op *op) {
     return beyond[op->kind] != NULL;
 }
 
-/* An operand lies in the workspace, if it is an activation. */
+/* Whether an operand lies in the workspace, if it is an activation. */
 static bool is_inside(const struct proof *f, const struct prog_tensor *t) {
     return t == NULL || t->role != PROG_ACTIVATION ||
            range_inside(t->where, t->bytes, f->p->workspace_bytes);
@@ -344,7 +345,7 @@ static int check_beyond(struct proof *f) {
     return QN_OK;
 }
 
-/* Bytes by which an operand begins before its tensor, which has a band's rows alone. */
+/* Bytes by which an operand begins before its tensor, if the tensor holds only a band's rows. */
 static uint64_t bytes_before(const struct prog_op *op, enum field field,
                              const struct prog_tensor *t) {
     const bool head = op->kind == OP_LM_HEAD && (field == F_OUT || field == F_OUT2);
@@ -411,7 +412,7 @@ static enum format format_in(const struct cuda_task *t, const struct prog_op *op
     }
 }
 
-/* Bits that a task may have: those of operands that it has, one of each kind. */
+/* The flags that a task may have: those of operands that it has, one format for each operand. */
 static int check_bits(const struct proof *f, uint32_t task, const struct prog_op *op) {
     const uint16_t flags = f->t->tasks[task].flags;
     const struct prog_tensor *in = op == NULL ? NULL : tensor_in(f, op, F_IN);
@@ -426,7 +427,7 @@ static int check_bits(const struct proof *f, uint32_t task, const struct prog_op
     const bool residual =
         op != NULL && more != NULL &&
         (op->kind == OP_LINEAR || op->kind == OP_EXPERT_DOWN || op->kind == OP_LATENT_HEADS);
-    const bool stream = op != NULL && is_stream(op); /* out and out2 have kinds of their own */
+    const bool stream = op != NULL && is_stream(op); /* out and out2 have formats of their own */
     const uint16_t packed = CUDA_OUT_PACKED;
     const struct wanted all[] = {
         {"unknown flags", 0, flags & (uint16_t)~known},
@@ -497,7 +498,7 @@ static uint64_t pieces_of(const struct proof *f, const struct prog_op *op) {
     }
 }
 
-/* Operators whose k is a window: what their layer's rows see. */
+/* Operators whose k is the window of their layer. */
 static bool sees_context(uint32_t kind) {
     return kind == OP_ATTENTION_MERGE || kind == OP_ATTENTION_STEP || kind == OP_ATTENTION_WHOLE ||
            kind == OP_ATTENTION || kind == OP_ATTENTION_SPLIT;
@@ -533,7 +534,7 @@ static int check_numbers(const struct proof *f, uint32_t task, const struct prog
 
 /* ---- walk ---------------------------------------------------------------------------------- */
 
-/* Rows of the image that make a unit, and units that share a row block. */
+/* Rows of the image that make a unit. */
 static uint32_t rows_per_unit(const struct prog_op *op) {
     switch (op->kind) {
     case OP_LM_HEAD: return LM_BLOCK;
@@ -548,7 +549,7 @@ static bool one_of(uint32_t v, const uint8_t *list) {
     return *list != 0;
 }
 
-/* One row, staged: activations, partial sums and a unit's results are in scratch. */
+/* One row, staged: scratch holds activations, partial sums and a unit's results. */
 static bool is_row_form(const struct cuda_task *t, const struct prog_op *op) {
     const uint32_t unit = op->kind == OP_LM_HEAD ? LM_BLOCK / CUDA_PAGE_ROWS : 0;
     const uint64_t bytes = (uint64_t)t->k_tiles * CUDA_PAGE_K * 2 + unit * CUDA_PAGE_ROWS * 4ull +
@@ -558,8 +559,8 @@ static bool is_row_form(const struct cuda_task *t, const struct prog_op *op) {
            bytes <= CUDA_SCRATCH_BYTES;
 }
 
-/* Weights stream past all packed rows at once; partial sums of a group are in scratch or, of 32
- * rows, in registers. */
+/* Weights stream past all packed rows at once. The partial sums of a group are in scratch or, with
+ * 32 rows, in registers. */
 static bool is_stream_form(const struct proof *f, const struct cuda_task *t,
                            const struct prog_op *op) {
     const uint32_t most = t->columns == CUDA_STREAM_32 ? cuda_stream_32_group(op->kind)
@@ -572,7 +573,7 @@ static bool is_stream_form(const struct proof *f, const struct cuda_task *t,
            t->row0 == 0 && t->row1 == op->n_rows && t->group >= 1 && t->group <= most;
 }
 
-/* Tiles through a lease of the ring: the sizes that are compiled (matmul_tile*.cuh). */
+/* Tiles in a leased ring: the sizes that are compiled (matmul_tile*.cuh). */
 static bool is_tile_form(const struct cuda_task *t, const struct prog_op *op) {
     static const uint8_t of_32[] = {4, 12, 16, 0}, of_64[] = {2, 4, 8, 12, 16, 0},
                          of_128[] = {4, 8, 0};
@@ -584,8 +585,8 @@ static bool is_tile_form(const struct cuda_task *t, const struct prog_op *op) {
            t->row0 % PACK_ROWS == 0;
 }
 
-/* Matrices of each head's own: tiles of eight rows and more, all blocks of a tile in turn; partial
- * sums of a group of LATENT_VALUES are in scratch. */
+/* Matrices of each head's own: tiles of eight rows or more, all row blocks of a tile in turn.
+ * Except for LATENT_HEADS, scratch holds the partial sums of a group. */
 static bool is_of_heads(const struct prog_op *op) {
     return op->kind == OP_LATENT_HEADS || op->kind == OP_LATENT_VALUES ||
            op->kind == OP_LATENT_MERGE;
@@ -600,7 +601,7 @@ static bool is_heads_form(const struct cuda_task *t, const struct prog_op *op) {
            (sums ? t->group >= 1 && bytes <= CUDA_SCRATCH_BYTES : t->group == 1 && t->k_tiles == 1);
 }
 
-/* Rows of LATENT_HEADS' image before unit u: of each head's units the first DV have one. */
+/* Rows of LATENT_HEADS' image before unit u: the first DV units of each head have a row each. */
 static uint64_t latent_rows(const struct op_attrs *a, uint64_t u) {
     const uint64_t units = MIN(u, (uint64_t)a->heads * a->D), head = units / a->D;
     return head * a->DV + MIN(units - head * a->D, (uint64_t)a->DV);
@@ -624,9 +625,9 @@ static bool is_matrix_form(const struct proof *f, const struct cuda_task *t,
     }
 }
 
-/* ATTENTION leases the ring: MIXED, tile 0, or PREFILL of as many rows at a time as warps have rows
- * of a product, if the ring has room for that; over latents, a row at a time, unless pieces of
- * ATTENTION_SPLIT come as pages. */
+/* ATTENTION leases the ring. MIXED has tile 0. PREFILL has as many rows at a time as the warps have
+ * rows of a product, if the ring has room for them. Over latents a tile is one row, unless pieces
+ * of ATTENTION_SPLIT come as pages. */
 static bool is_attention_form(const struct proof *f, const struct cuda_task *t,
                               const struct prog_op *op) {
     const struct op_attrs *a = &op->attrs;
@@ -640,7 +641,7 @@ static bool is_attention_form(const struct proof *f, const struct cuda_task *t,
             (t->tile == rows && op->n_rows > STEP_ROWS && cuda_rows_fit(a->D, f->cc)));
 }
 
-/* ROUTER: some token rows at a time. */
+/* ROUTER: up to CUDA_ROUTER_ROWS token rows at a time. */
 static bool is_router_form(const struct cuda_task *t) {
     return t->columns == 0 && t->unit_blocks == 0 && t->group == 0 && t->tile >= 1 &&
            t->tile <= CUDA_ROUTER_ROWS;
@@ -685,7 +686,7 @@ static int by_rows(const void *a, const void *b) {
     return x->unit0 < y->unit0 ? -1 : x->unit0 > y->unit0;
 }
 
-/* Tasks by rows, then units: each begins where the one before ends. */
+/* Whether tasks, in order of rows, then units, cover all: each begins where the one before ends. */
 static bool tiles_cover(const struct cuda_task *t, uint64_t n, const struct prog_op *op) {
     uint32_t row = rows_before(op);
     for (uint64_t i = 0; i < n;) {
@@ -705,7 +706,7 @@ static bool tiles_cover(const struct cuda_task *t, uint64_t n, const struct prog
     return row == rows_before(op) + op->n_rows;
 }
 
-/* Slices 0, 1, ... of as many as there are tasks. */
+/* Whether the tasks are slices 0, 1, ... n - 1 of n. */
 static bool slices_cover(const struct cuda_task *t, uint64_t n, const struct prog_op *op) {
     for (uint64_t i = 0; i < n; i++)
         if (t[i].row0 != 0 || t[i].row1 != op->n_rows || t[i].unit0 != i || t[i].unit1 != n)
@@ -714,7 +715,7 @@ static bool slices_cover(const struct cuda_task *t, uint64_t n, const struct pro
 }
 
 /* Whether all pages that any list of experts can name lie in the allocation. Kernels take an expert
- * of an image to be as many row blocks as its matrix needs, and no number of one beyond the last.
+ * of an image to have as many row blocks as its matrix needs, and read none beyond the last expert.
  */
 static bool experts_inside(const struct proof *f, const struct prog_op *op,
                            const struct cuda_task *t) {
@@ -729,7 +730,8 @@ static bool experts_inside(const struct proof *f, const struct prog_op *op,
            t->w - f->t->bases.weights + w->shape[0] * pages * CUDA_PAGE_BYTES <= f->t->weight_bytes;
 }
 
-/* The image's pages that the last tasks read lie in the allocation, too: there are whole units. */
+/* Whether all pages that the tasks read lie in the allocation, even those of a last unit that lacks
+ * rows: an image has whole units. */
 static bool pages_inside(const struct proof *f, const struct prog_op *op, const struct cuda_task *t,
                          uint64_t n) {
     if (cuda_lists_experts(op->kind)) return experts_inside(f, op, t);
@@ -754,7 +756,7 @@ static int check_op(struct proof *f, const struct prog_op *op, struct cuda_task 
     return QN_OK;
 }
 
-/* The descriptors of each operator, as copies to be sorted. */
+/* Checks the descriptors of each operator, in copies that it sorts. */
 static int check_ops(struct proof *f) {
     const struct prog_variant *v = f->v;
     uint32_t *first;
@@ -773,7 +775,7 @@ static int check_ops(struct proof *f) {
     return QN_OK;
 }
 
-/* An operator of a task that lists experts: its list; PROG_NONE: none. */
+/* The list of experts that a task of that kind reads; PROG_NONE: it is of another kind. */
 static uint32_t list_of(const struct proof *f, uint32_t task, enum op_kind kind) {
     const uint32_t o = PROG(f->p, TASK)[task].op;
     if (o == PROG_NONE || PROG(f->p, OP)[o].kind != kind) return PROG_NONE;
@@ -781,8 +783,8 @@ static uint32_t list_of(const struct proof *f, uint32_t task, enum op_kind kind)
 }
 
 /* A loader goes through its worker's list in order. At EXPERT_GATE_UP it waits for the event that
- * the list is behind; so from there on it may read that list, which lives until EXPERT_DOWN is
- * done. */
+ * orders the list of experts. From there on it may read that list of experts, which lives until
+ * EXPERT_DOWN is done. */
 static int find_known_lists(struct proof *f) {
     const uint64_t at = (uint64_t)(f->v - PROG(f->p, VARIANT)) * f->p->n_workers;
     TRY(ARENA_NEW(f->d, &f->arena, &f->list_known, f->v->n_tasks));
@@ -838,7 +840,7 @@ int cuda_verify(struct diag *d, const struct prog_header *program, const struct 
 
 static int make_and_verify(struct diag *d, const struct prog_header *p, uint32_t cc,
                            struct cuda_place *places, struct cuda_task *tasks) {
-    /* Addresses far from each other, as of allocations. */
+    /* Addresses far from each other, like those of separate allocations. */
     struct cuda_tables t = {.places = places,
                             .tasks = tasks,
                             .bases = {.weights = 1ull << 40,

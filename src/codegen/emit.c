@@ -30,8 +30,7 @@
     X(EXPERT_TOP_GROUPS, experts.top_groups)                                                       \
     X(SLIDING_WINDOW, sliding_window)
 
-/* Whether any task is handed out at run time: the image then has tasks_jit.cuh instead of
- * tasks_aot.cuh. */
+/* Whether there are JIT tasks: the image then has tasks_jit.cuh instead of tasks_aot.cuh. */
 static bool has_jit(const struct prog_header *program) {
     const struct prog_task *t = PROG(program, TASK);
     for (uint64_t i = 0; i < program->section[SECTION_TASK].count; i++)
@@ -45,8 +44,8 @@ static enum prog_transport transport_of(const struct prog_header *program, uint3
 }
 
 /* Whether all activations between projections, MLP and LINEAR of a single row carry flags, in pairs
- * where they are rounded anyway: the usual case. Their code then has no branches for it
- * (kernels/cuda/matmul/matvec.cuh). */
+ * where they are rounded anyway. This is the usual case, in which their code has no branches for
+ * flags (kernels/cuda/matmul/matvec.cuh). */
 static bool has_row_flags(const struct prog_header *program) {
     const struct prog_op *o = PROG(program, OP);
     for (uint64_t i = 0; i < program->section[SECTION_OP].count; i++, o++) {
@@ -63,7 +62,7 @@ static bool has_row_flags(const struct prog_header *program) {
     return true;
 }
 
-/* Whether several rows have a LINEAR that no norm comes after. */
+/* Whether there is a LINEAR of several rows that no norm follows. */
 static bool has_bare_rows(const struct prog_header *program) {
     const struct prog_op *o = PROG(program, OP);
     for (uint64_t i = 0; i < program->section[SECTION_OP].count; i++, o++)
@@ -75,7 +74,7 @@ static bool is_linear(const struct prog_op *op) {
     return op->kind == OP_LINEAR || op->kind == OP_LINEAR_SPLITK;
 }
 
-/* Whether an operator before number `at` has dot products of its length, too. */
+/* Whether a linear operator before number `at` has dot products of the same length. */
 static bool is_width_known(const struct prog_op *ops, uint64_t at) {
     for (uint64_t i = 0; i < at; i++)
         if (is_linear(&ops[i]) && ops[i].k == ops[at].k) return true;
@@ -150,7 +149,8 @@ static float latent_eps(const struct prog_header *program) {
     return 0;
 }
 
-/* Of latent attention: what RoPE turns of a head, a head's value, the factor of scores. */
+/* Constants of latent attention: elements of a head that RoPE turns, width of a head's value, the
+ * factor of scores, the eps of the latents' norm. */
 static void emit_latent(const struct prog_header *program, struct strbuf *out) {
     const struct model_spec *spec = PROG(program, MODEL);
     strbuf_printf(out, "#define QN_LATENT %d\n", spec_is_latent(spec) != 0);
@@ -188,7 +188,7 @@ static bool is_stream_32(const char *form) {
 void emit_forms(const bool *used, struct strbuf *out) {
 #define ENTRY(name, ...) strbuf_printf(out, "#define QN_HAS_" #name " %d\n", used[FORM_##name]);
 #include "kernels/cuda/form.def"
-    bool streams_32 = false; /* whether any form has pages of 32 rows */
+    bool streams_32 = false; /* whether any used form streams 32 rows */
 #define FORM(op, name, entry, ...)                                                                 \
     streams_32 = streams_32 || (used[FORM_##entry] && is_stream_32(#name));
 #include "kernels/cuda/form.def"

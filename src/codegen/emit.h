@@ -26,16 +26,16 @@ void emit_constants(const struct prog_header *program, struct strbuf *out);
 /* Writes QN_HAS_name, 0 or 1, for each entry of kernels/cuda/form.def: used[N_FORMS]. */
 void emit_forms(const bool *used, struct strbuf *out);
 
-/* The n-th length of LINEAR's dot products, in the order in which the program's operators have
- * them, such as the widths of attention's output and of the MLP's; 0: there are not so many.
- * LINEAR's code is compiled for each. */
+/* The n-th length of LINEAR's dot products, in the order of the program's operators: such as the
+ * widths of attention's output and of the MLP's. 0: there are fewer lengths. LINEAR's code is
+ * compiled for each. */
 enum { EMIT_LINEAR_WIDTHS = 4 };
 uint32_t emit_linear_width(const struct prog_header *program, uint32_t n);
 
 /* The width of all gated MLPs; 0: the program has none, or of several widths. */
 uint32_t emit_mlp_width(const struct prog_header *program);
 
-/* How the program's experts are placed (enum expert_placing): as in its first operator of them. */
+/* How the program's experts are placed (enum expert_placing): as in its first EXPERT_GATE_UP. */
 uint32_t emit_placing(const struct prog_header *program);
 
 /* The translation unit: includes the constants and then `entry` ("kernels/cuda/mega.cuh"). */

@@ -6,9 +6,9 @@
  *     +--------------------+----------------+
  *
  * The key covers everything that the image depends on, so an entry is never stale, only unused. An
- * entry is written under a temporary name and renamed, so readers see all of it or nothing; length
- * and hash tell a damaged one, which counts as absent and is written anew. Several processes may
- * use one directory at a time.
+ * entry is written under a temporary name and renamed, so readers see all of it or nothing. Length
+ * and hash reveal a damaged entry, which counts as absent and is written anew. Several processes
+ * may use one directory at a time.
  */
 #ifndef QN_CODEGEN_KERNEL_CACHE_H
 #define QN_CODEGEN_KERNEL_CACHE_H

@@ -42,8 +42,8 @@ static int set_options(struct diag *d, struct unit *u, const struct kernel_image
     }
     snprintf(u->name, sizeof u->name, "the kernels for %s", o->arch);
     const char *fixed[] = {u->arch_option, "--std=c++17", "-default-device",
-                           /* Every kernel states its launch bounds; a fused multiply-add is asked
-                            * for by name where it is wanted, so that bits do not hang on the
+                           /* Every kernel states its launch bounds. Kernels name each fused
+                            * multiply-add that they want, so that bits do not depend on the
                             * compiler's choice. */
                            "--fmad=false"};
     for (size_t i = 0; i < sizeof fixed / sizeof fixed[0]; i++) {
@@ -56,7 +56,7 @@ static int set_options(struct diag *d, struct unit *u, const struct kernel_image
     return QN_OK;
 }
 
-/* 90 of sm_90a; 0: no such name, which the compiler will say. */
+/* 90 of sm_90a; 0: not such a name, which the compiler will report. */
 static uint32_t cc_of(const char *arch) {
     return strncmp(arch, "sm_", 3) == 0 ? (uint32_t)strtoul(arch + 3, NULL, 10) : 0;
 }

@@ -13,10 +13,10 @@
 struct kernel_image_options {
     const char *entry; /* NULL: "kernels/cuda/mega.cuh" */
     const char *arch;  /* "sm_90a" */
-    bool all_forms;    /* all that the device could have, not what the program asks for */
+    bool all_forms;    /* all forms that the device could have, not only the program's */
     bool lineinfo;     /* source lines for profilers and sanitizers */
     bool each_arrives; /* every thread signs off by itself: for racecheck (block/block.cuh) */
-    bool traces;       /* it can record what happens when (runtime/rt_trace.h) */
+    bool traces;       /* the kernel can record what happens when (runtime/rt_trace.h) */
     bool verbose;      /* the assembler's resource report goes into the log; implies no cache */
 };
 
@@ -26,7 +26,7 @@ struct kernel_image {
     char *log;            /* the compiler's; NULL when it came from the cache */
     struct cache_key key; /* of sources, constants, options, NVRTC's and quern's version */
     bool cached;          /* whether it was found */
-    double seconds;       /* finding or compiling took */
+    double seconds;       /* that finding or compiling took */
 };
 
 /* Makes the image for a program. Errors: QN_EDEVICE (the compiler's message), QN_ENOMEM. The image

@@ -22,7 +22,7 @@ static const char *const python_tails[] = {
 static const char *const python_prefixes[] = {"/usr/local", "/usr", "/opt/*", "/opt/*/.venv",
                                               "/opt/*/venv"};
 
-/* Loads one candidate; whether it is a usable NVRTC. */
+/* Loads one candidate; returns whether it is a usable NVRTC. */
 static bool load(struct nvrtc *n, const char *path) {
     if (strlen(path) >= sizeof n->path) return false;
     /* It stays in memory: its C++ runtime keeps what it allocated until the process ends. */

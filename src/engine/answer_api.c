@@ -19,7 +19,7 @@ struct qn_answer {
     ARRAY(qn_piece) pieces; /* of the last call */
 };
 
-/* What params name. */
+/* The forms that params name. */
 struct forms {
     const struct tool_form *tools;
     const struct reasoning_form *thinks;

@@ -1,7 +1,8 @@
 /* backend.h - where a program runs: one row of a table per backend.
  *
- * The engine knows nothing else about a device. A backend says what there is, plans its memory, and
- * serves requests once it is open; how those go in and out is runtime/mailbox.h's everywhere.
+ * The engine knows nothing else about a device. A backend describes its device, plans its memory,
+ * and serves requests once it is open. Requests and tokens go through runtime/mailbox.h in every
+ * backend.
  *
  *   available ─ device ─ [compile] ─ plan ─ [weights] ─ open ═ submit, wait, poll, release ═ close
  *
@@ -33,7 +34,7 @@ struct backend_config {
     void *progress_user;
 };
 
-/* What there is. */
+/* What the device offers. */
 struct backend_device {
     struct device compute; /* what plans know of it */
     uint64_t memory_bytes; /* that may be used at all; the engine takes a share of it */
@@ -52,8 +53,8 @@ struct backend {
     const char *name;
     enum prog_target target;
     bool traces;      /* fills config.trace */
-    bool makes_dummy; /* open makes up weights that are NULL, or absent, where they are wanted */
-    bool lists_top;   /* has rt_request.n_top, and biases of rt_extras */
+    bool makes_dummy; /* open makes up weights that are NULL, or absent, where they are needed */
+    bool lists_top;   /* supports rt_request.n_top and the biases of rt_extras */
     /* QN_OK, or QN_EUNSUPPORTED/QN_EDEVICE with what is missing. */
     int (*available)(struct diag *d);
     /* Errors: QN_EUNSUPPORTED (the isa). */
@@ -64,26 +65,26 @@ struct backend {
      * caller's and must outlive the instance. */
     int (*open)(struct diag *d, const struct prog_header *program, const struct weights *weights,
                 const struct backend_config *config, struct backend_instance **out);
-    /* As in mailbox.h, on an open instance; all may be called from any thread. After a stall they
-     * return QN_ESTALL; the message names the worker that waited and its event. */
+    /* As in mailbox.h, on an open instance; all may be called from any thread. After a stall submit
+     * and wait return QN_ESTALL; the message names the worker that waited and its event. */
     int (*submit)(struct diag *d, struct backend_instance *i, const struct rt_request *request,
                   const struct rt_extras *extras, const int32_t *prompt, uint32_t *slot);
     int (*cancel)(struct diag *d, struct backend_instance *i, uint32_t slot);
     int (*poll)(struct diag *d, struct backend_instance *i, uint32_t slot,
                 struct mailbox_view *view);
     int (*release)(struct diag *d, struct backend_instance *i, uint32_t slot);
-    /* For mailbox_counts, and for the thread that makes masks: mailbox_given, mailbox_mask,
-     * mailbox_wait. */
+    /* For mailbox_counts, and for the mask thread: mailbox_given, mailbox_mask, mailbox_wait. */
     struct mailbox *(*mailbox)(struct backend_instance *i);
     /* Sleeps until the number that *seen holds from an earlier call (0 at first) is no longer the
      * current one, at most timeout_s; updates *seen. */
     int (*wait)(struct diag *d, struct backend_instance *i, uint32_t *seen, double timeout_s);
-    /* What rt_reads says, at any time; NULL: the backend has no experts. */
+    /* Copies rt_reads; may be called at any time. NULL: the backend has no experts. */
     void (*reads)(struct backend_instance *i, struct rt_reads *reads);
-    /* Bytes per second of reading the weights with nothing else to do, for about `seconds`. */
+    /* Measures for about `seconds` how many bytes of weights per second can be read with nothing
+     * else to do. */
     int (*measure_read)(struct diag *d, struct backend_instance *i, double seconds, double *rate);
-    /* Until config.trace has all that was recorded; NULL: it always has. Errors: QN_EBUSY (requests
-     * are running). */
+    /* Waits until config.trace has all that was recorded; NULL: it always has. Errors: QN_EBUSY
+     * (requests are running). */
     int (*trace_wait)(struct diag *d, struct backend_instance *i);
     void (*close)(struct backend_instance *i); /* NULL is fine */
 };

@@ -28,7 +28,7 @@ static int cpu_available(struct diag *d) {
     return QN_OK;
 }
 
-/* Physical memory, or what the container that we are in may use. */
+/* Physical memory, or what the process's container may use, if that is less. */
 static uint64_t memory_of_process(void) {
     const uint64_t bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
     const uint64_t limit = container_memory("");
@@ -83,7 +83,7 @@ static void cpu_close(struct backend_instance *i) {
     free(i);
 }
 
-/* Lists the tensors of a block; its address is the first one's, a stack's that of the list. */
+/* Lists the tensors of a block. *address is the first tensor's, or for a stack that of the list. */
 static void list_block(struct backend_instance *i, const struct weights *weights,
                        const struct prog_weight *w, const void **address) {
     const struct prog_part *part = PROG(i->program, PART);
@@ -165,7 +165,7 @@ static void cpu_reads(struct backend_instance *i, struct rt_reads *reads) {
 
 enum {
     READ_BLOCK = 1 << 20, /* a thread looks at the clock after this many bytes */
-    READ_TRIES = 4,       /* the best of them counts: a floor is not to be disturbed */
+    READ_TRIES = 4,       /* the best one counts, so that no disturbance enters the floor */
 };
 
 struct reader {
@@ -173,11 +173,11 @@ struct reader {
     pthread_t id;
     bool started;
     uint32_t index, n_readers;
-    bool in_streams; /* a block's four quarters side by side, not from its begin to its end */
+    bool in_streams; /* reads a block's four quarters side by side, not from its beginning to its end */
     double seconds;
-    uint64_t bytes;  /* read */
-    double elapsed;  /* in them */
-    uint64_t folded; /* so that no read can be left out */
+    uint64_t bytes;  /* bytes read */
+    double elapsed;  /* seconds for these bytes */
+    uint64_t folded; /* so that the compiler leaves no read out */
 };
 
 /* Folds `bytes` bytes at p (a tail is left out) with vectors of the type VECTOR, nothing but loads

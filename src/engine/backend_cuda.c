@@ -1,5 +1,5 @@
-/* backend_cuda.c - the CUDA backend's row of the table, its options, and what the machine has. What
- * serves is a group (cuda_group.h). */
+/* backend_cuda.c - the CUDA backend's row of the table, its options, and facts about the machine. A
+ * group (cuda_group.h) serves the requests. */
 #include "engine/backend_cuda.h"
 
 #include "base/checked.h"
@@ -19,7 +19,8 @@ struct backend_instance {
 
 /* ---- options ---- */
 
-/* A whole number from the environment, held to [low, high]; these are for tools and tuning. */
+/* A whole number from the environment, clamped to [low, high]; these variables are for tools and
+ * tuning. */
 static uint64_t number_from(const char *variable, uint64_t low, uint64_t high, uint64_t fallback) {
     const char *text = getenv(variable);
     if (text == NULL || *text == '\0') return fallback;
@@ -45,7 +46,7 @@ void backend_cuda_defaults(struct backend_cuda_options *o) {
 
 /* ---- the machine ---- */
 
-/* One GPU, found and left as it is. */
+/* Finds one GPU and leaves it as it is. */
 static int find_device(struct diag *d, struct cuda_device *device) {
     struct backend_cuda_options o = {0};
     struct cuda_api own = {0};
@@ -101,7 +102,7 @@ int backend_cuda_facts(struct diag *d, struct backend_cuda_facts *facts) {
     return rc;
 }
 
-/* A GPU and a compiler for it; both are looked at, so that "auto" falls back to the CPU. */
+/* Looks for a GPU and for a compiler for it, so that "auto" falls back to the CPU. */
 static int cuda_available(struct diag *d) {
     struct cuda_device device;
     struct nvrtc nvrtc;
@@ -220,7 +221,7 @@ static int cuda_measure_read(struct diag *d, struct backend_instance *i, double 
     return cuda_rank_measure_read(d, &i->group.ranks[0], seconds, rate);
 }
 
-/* Rank 0's; all have the same. */
+/* The counts of rank 0. Those of other ranks may be an iteration apart. */
 static void cuda_reads(struct backend_instance *i, struct rt_reads *reads) {
     if (cuda_rank_reads(NULL, &i->group.ranks[0], reads) != QN_OK) *reads = (struct rt_reads){0};
 }

@@ -1,6 +1,6 @@
 /* backend_cuda.h - the CUDA backend beyond its row of the table: what tests and `quern env` need.
  *
- *   open:  driver ─ device ─ context ─ plan ─ image ─ memory ─ weights ─ watcher
+ *   open:  plan ─ driver ─ device ─ context ─ image ─ memory ─ weights ─ watcher
  *
  * Everything is taken at open; from then on the GPU runs nothing but the mega-kernel (cuda_run.h).
  */
@@ -10,7 +10,7 @@
 #include "codegen/cuda_driver.h"
 #include "engine/backend.h"
 
-/* What a user does not choose. backend_cuda_defaults fills it; a NULL pointer means the same. */
+/* Options that a user does not choose. backend_cuda_defaults fills them; NULL: the defaults. */
 enum { KEEP_DEFAULT = 1 << 20 };
 struct backend_cuda_options {
     const struct cuda_api *api; /* NULL: the driver of this machine; tests bring their own */
@@ -28,16 +28,17 @@ struct backend_cuda_options {
 };
 void backend_cuda_defaults(struct backend_cuda_options *o);
 
-/* backend.open with options; weights NULL: made up on the device, the values of model/weights.c. */
+/* backend.open with options; weights NULL: the device makes them up, with the values of
+ * model/weights.c. */
 int backend_cuda_open(struct diag *d, const struct prog_header *program,
                       const struct weights *weights, const struct backend_config *config,
                       const struct backend_cuda_options *options, struct backend_instance **out);
 
-/* What serves; for tests. */
+/* The group that serves; for tests. */
 struct cuda_group;
 struct cuda_group *backend_cuda_group(struct backend_instance *i);
 
-/* What an open instance did and has; of the launches and of memory those of rank 0. */
+/* What an open instance has done and holds; launches and memory are rank 0's. */
 struct backend_cuda_stats {
     uint64_t n_launches; /* of the mega-kernel */
     bool image_cached;   /* found in the cache */

@@ -20,8 +20,8 @@ void compile_options_init(struct compile_options *o) {
                                   .task = {.tasks_per_worker = 1, .launch = LAUNCH_HYBRID}};
 }
 
-/* H100: 5.55 to 5.51 ms on Qwen3-8B, 0.99 to 0.92 on Qwen3-0.6B; with twice as much neither is
- * faster (docs/measurements.md, "Data as flag"). */
+/* H100: from 5.55 to 5.51 ms on Qwen3-8B, from 0.99 to 0.92 ms on Qwen3-0.6B. With twice as much
+ * neither is faster (docs/measurements.md, "Data as flag"). */
 static const uint64_t CUDA_TRANSPORT_BYTES = 64 << 10;
 
 void compile_options_cuda(struct compile_options *o, const struct device *device) {
@@ -29,8 +29,8 @@ void compile_options_cuda(struct compile_options *o, const struct device *device
     o->device = *device;
     /* JIT tasks cost more than balance brings: docs/performance.md, "Ablations". */
     o->task.launch = LAUNCH_ALL_AOT;
-    /* Measured on one H100, Qwen3-8B at batch 1: 6.08 ms fused, 5.62 ms so. A head's projections
-     * come from several workers; finer events would need a chain of empty tasks for each. */
+    /* Measured on one H100, Qwen3-8B at batch 1: 6.08 ms fused, 5.62 ms this way. Several workers
+     * compute a head's projections; finer events would need a chain of empty tasks for each. */
     o->cut_qkv = true;
     o->join_heads = true;
     o->whole_from = 1;
@@ -39,8 +39,9 @@ void compile_options_cuda(struct compile_options *o, const struct device *device
     o->task.coarse_events = true;
     o->task.halves = true;
     /* Every chunk reads all weights, and its operators wait for each other. One H100, Qwen3-8B: a
-     * prompt of 2,048 68.4 ms in chunks of 1,024, 66.5 of 2,048; of 8,000 345, 338, 330 of 4,096,
-     * during which decoding requests wait twice as long each time. */
+     * prompt of 2,048 tokens takes 68.4 ms in chunks of 1,024 and 66.5 ms in chunks of 2,048. A
+     * prompt of 8,000 takes 345, 338 and 330 ms in chunks of 1,024, 2,048 and 4,096, but at each
+     * doubling decoding requests wait twice as long. */
     o->max_batched_tokens = 2048;
 }
 
@@ -95,7 +96,7 @@ struct compile {
     uint32_t n_variants;
 };
 
-/* k: whose stage; NULL: the program. */
+/* k: the variant's graph; NULL: the program. */
 static int show(struct compile *c, const struct kgraph *k, const char *stage,
                 const struct strbuf *text) {
     struct compile_shown of = {0};
@@ -141,7 +142,7 @@ static int after_kernel_graph(struct compile *c, uint32_t index) {
     return rc;
 }
 
-/* Operators that the backend has no form of are named before anything is made of them. */
+/* Refuses an operator that the backend has no form of, before anything is made of it. */
 static int check_targets(struct compile *c, const struct kgraph *k) {
     const bool cuda = c->options->target == TARGET_CUDA;
     for (size_t i = 0; i < k->ops.n; i++) {
@@ -193,7 +194,7 @@ static int compile_variant(struct compile *c, const struct plan_variant *plan) {
     /* Every task is JIT or has a worker. */
     TRY(place(c->d, g));
     TRY(after(c, i, STAGE_PLACE));
-    /* Events with little data behind them need no counter: the data says when it is there. */
+    /* Events with little data behind them need no counter: the data says when it has arrived. */
     TRY(transport(c->d, g));
     return after(c, i, STAGE_TRANSPORT);
 }
@@ -236,7 +237,7 @@ static int make_program(struct compile *c, struct prog_header **program) {
     return program_make(c->d, &config, graphs, c->n_variants, program);
 }
 
-/* The proof, on the final bytes and with none of the code above. */
+/* Verifies the final bytes, with none of the code above. */
 static int prove(struct compile *c, const struct prog_header *program) {
     const double start = clock_s();
     TRY(program_check(c->d, "the compiled program", program, program->total_bytes));

@@ -21,14 +21,16 @@ struct compile_options {
     uint32_t max_batched_tokens; /* rows of the largest variant: a prefill chunk, a power of two */
     uint32_t kv_block;           /* positions per KV block, divides ATTENTION_PIECE */
     enum dtype kv_dtype;
-    uint32_t logit_rows; /* that an iteration has room for, per request */
-    bool cut_qkv;        /* QKV as projections and heads: for more workers than heads; CUDA */
-    bool join_heads;     /* ... the heads with attention, where there are few rows */
-    uint32_t whole_from; /* ... rows from which on a short context is not cut, but one task's:
-                            0: none; 1, 2: with or without single rows */
-    bool static_experts; /* ablation: an expert's work has its workers, whichever are chosen */
-    bool cut_linear; /* LINEAR as parts and their sum, for 17 to SPLITK_ROWS rows where weights do
-                      * not stream (device_streams()); Hopper */
+    uint32_t logit_rows; /* logit rows that an iteration has room for, per request */
+    bool cut_qkv;        /* splits QKV into projections and heads, for more workers than heads;
+                          * CUDA */
+    bool join_heads;     /* ... and joins the heads with attention, where there are few rows */
+    uint32_t whole_from; /* ... from how many rows on one task attends to a whole short context (0:
+                          * none; 1, 2: with or without single rows) */
+    bool static_experts; /* ablation: an expert's work has fixed workers, whichever experts are
+                          * chosen */
+    bool cut_linear; /* LINEAR as split-K, for 17 to SPLITK_ROWS rows where weights do not stream
+                      * (device_streams()); Hopper */
     struct task_options task; /* decomposition, launch policy, ablations */
 };
 
@@ -41,7 +43,7 @@ void compile_options_cuda(struct compile_options *o, const struct device *device
 struct compile_variant_report {
     uint32_t n_rows, context;
     bool decode_only;         /* only for rows of different requests */
-    struct plan_variant plan; /* what there was to choose from */
+    struct plan_variant plan; /* the plan, with its choices */
     struct kgraph_stats kernel;
     struct task_stats after[N_TASK_STAGES]; /* by enum task_stage */
 };
@@ -54,7 +56,7 @@ struct compile_report {
     uint64_t peak_bytes; /* of compiler memory */
 };
 
-/* What a stage is shown of: a variant; all zeros: the program. */
+/* What a stage's text describes: a variant; all zeros: the program. */
 struct compile_shown {
     uint32_t n_rows;
     uint32_t context; /* of a variant for short contexts only; 0: it takes all */
@@ -70,9 +72,10 @@ struct compile_hook {
     void *user;
 };
 
-/* Compiles all variants (1, 2, 4 ... max_batched_tokens rows; on CUDA 1, 8, 16 ..., of which some
- * have one more for short contexts, or for rows of different requests) and verifies the program.
- * report and hook may be NULL. The program is the caller's (free()). Errors: any of the stages'. */
+/* Compiles all variants (1, 2, 4 ... max_batched_tokens rows; on CUDA 1, 8, 16 ..., where some
+ * numbers of rows have another variant for short contexts, or a decode-only one) and verifies the
+ * program. report and hook may be NULL. The program is the caller's (free()). Errors: any of the
+ * stages'. */
 int compile_model(struct diag *d, struct model *m, const struct compile_options *o,
                   const struct compile_hook *hook, struct compile_report *report,
                   struct prog_header **program);

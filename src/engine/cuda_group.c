@@ -7,7 +7,7 @@
 
 enum { SPIN_LIMIT = 64 }; /* polls in a row before a waiting block backs off */
 #define END_WAIT_NS ((uint64_t)1000000000)
-#define STATUS_NS   ((uint64_t)20000000) /* between two looks of a waiter at whether all is well */
+#define STATUS_NS   ((uint64_t)20000000) /* between two looks of a waiter at the ranks' status */
 
 static uint32_t n_ranks(const struct cuda_group *g) {
     return g->shared.n_ranks;
@@ -64,7 +64,7 @@ static int check_count(struct diag *d, const struct cuda_group *g, int first) {
                 n_ranks(g), first, n);
 }
 
-/* All ranks run one image, so they are of one architecture. */
+/* All ranks run one image, so their GPUs are of one architecture. */
 static int open_contexts(struct diag *d, struct cuda_group *g) {
     const int first = cuda_group_ordinal();
     for (uint32_t k = 0; k < n_ranks(g); k++) {
@@ -112,7 +112,7 @@ static int load_kernels(struct diag *d, struct cuda_group *g) {
     return rc;
 }
 
-/* How far the weights of all ranks are. */
+/* How many weights of all ranks are loaded. */
 struct loading {
     const struct backend_config *config;
     uint64_t done, total;
@@ -199,7 +199,7 @@ int cuda_group_cancel(struct diag *d, struct cuda_group *g, uint32_t slot) {
     return mailbox_cancel(d, &g->mailbox, slot);
 }
 
-/* What was published before it broke is still good. */
+/* What was published before a rank broke is still good. */
 int cuda_group_poll(struct diag *d, struct cuda_group *g, uint32_t slot,
                     struct mailbox_view *view) {
     TRY(mailbox_poll(d, &g->mailbox, slot, view));
@@ -210,7 +210,7 @@ int cuda_group_release(struct diag *d, struct cuda_group *g, uint32_t slot) {
     return mailbox_release(d, &g->mailbox, slot);
 }
 
-/* A kernel that broke makes no progress: a waiting thread asks for its state now and then. */
+/* A kernel that broke makes no progress: a waiting thread looks at its status now and then. */
 int cuda_group_wait(struct diag *d, struct cuda_group *g, uint32_t *seen, double timeout_s) {
     const uint64_t start_ns = rt_now_ns(),
                    timeout_ns = timeout_s > 0 ? (uint64_t)(timeout_s * 1e9) : 0;

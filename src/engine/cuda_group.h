@@ -5,13 +5,13 @@
  *   poll, wait     ◄─│         │ ──► ...
  *                    └─────────┘
  *
- * The group owns what there is once: driver, plan, mailbox, the pace of waiting. A rank
- * (cuda_rank.h) owns what there is per GPU. Requests go to every rank, in one order; tokens are
- * read from rank 0, and a request has ended when it has on every rank. Today's programs have one
- * rank. A program of several has all of the model on each: the ranks do not talk to each other, so
- * their iterations may differ, and their tokens do not.
+ * The group owns what exists once: driver, plan, mailbox, the pace of waiting. A rank (cuda_rank.h)
+ * owns what exists per GPU. Requests go to every rank, in one order. Tokens are read from rank 0,
+ * and a request has ended when it has ended on every rank. Today's programs have one rank. In a
+ * program of several ranks each rank has all of the model. The ranks do not talk to each other, so
+ * their iterations may differ, but their tokens do not.
  *
- * A rank that breaks breaks the group: every call then says which one, and why.
+ * A rank that breaks breaks the group: calls then say which rank broke, and why.
  */
 #ifndef QN_ENGINE_CUDA_GROUP_H
 #define QN_ENGINE_CUDA_GROUP_H
@@ -30,7 +30,7 @@ struct cuda_group {
     struct cuda_rank ranks[PROG_MAX_RANKS];
 };
 
-/* The driver of the options, or else of the machine, into *own; *api points at it. */
+/* Takes the driver of the options, or else opens the machine's into *own; *api points at it. */
 int cuda_group_driver(struct diag *d, const struct backend_cuda_options *options,
                       struct cuda_api *own, const struct cuda_api **api);
 /* The GPU that rank 0 has: $QN_CUDA_DEVICE, else 0. Rank r has the r-th after it. */

@@ -93,7 +93,8 @@ static int fill_tasks(struct diag *d, struct cuda_rank *r) {
     return rc;
 }
 
-/* The first sentinels of activations that travel so; from then on RESET_SENTINELS writes them. */
+/* Writes the first sentinels of the activations that travel with them; from then on RESET_SENTINELS
+ * does. */
 static int fill_spaces(struct diag *d, struct cuda_rank *r) {
     const struct prog_header *program = r->shared->program;
     for (uint64_t k = 0; k < program->section[SECTION_TENSOR].count; k++) {
@@ -155,7 +156,7 @@ int cuda_memory_fill(struct diag *d, struct cuda_rank *r) {
 
 /* ---- weights ---- */
 
-/* A tensor of a part: number `at` of the recipe's. */
+/* Uploads a tensor of a part: number `at` of the recipe's. */
 static int upload_tensor(struct diag *d, const struct cuda_rank *r, struct cuda_upload *u,
                          const struct cuda_upload_weight *to, const struct weights *weights,
                          uint64_t at) {
@@ -171,7 +172,7 @@ static int upload_tensor(struct diag *d, const struct cuda_rank *r, struct cuda_
     return rc;
 }
 
-/* A block of weights, whose first tensor is the recipe's number *at. */
+/* Uploads a block of weights, whose first tensor is the recipe's number *at. */
 static int upload_block(struct diag *d, const struct cuda_rank *r, struct cuda_upload *u,
                         const struct weights *weights, uint64_t k, uint64_t *at) {
     const struct prog_header *program = r->shared->program;
@@ -211,14 +212,13 @@ int cuda_memory_weights(struct diag *d, struct cuda_rank *r, const struct weight
 
 /* ---- what stays in L2 ---- */
 
-/* The share of the L2 that can be set aside which is set aside: 20 of an H100's 31 MB. With all of
- * it weights come 4 % more slowly, with half the gain is less (docs/measurements.md, "Data as
- * flag"). */
+/* How much is set aside of the L2 that can be: 20 of an H100's 31 MB. With all of it weights arrive
+ * 4 % more slowly, with half of it the gain is less (docs/measurements.md, "Data as flag"). */
 static const double KEPT_SHARE = 2.0 / 3;
 
-/* The bytes of the workspace that activations which ride on data lie in, of all variants: each is
- * written once per iteration, and read right after. Those with flags first; from `sentinels` on
- * those of sentinels, at the same place in each variant that has such. */
+/* The bytes of the workspace with activations whose transport is flag, pair or sentinel, of all
+ * variants. Each is written once per iteration, and read right after. Flags and pairs come first;
+ * sentinels begin at `sentinels`, at the same place in each variant that has any. */
 struct riding {
     uint64_t start, sentinels, end;
 };
@@ -239,8 +239,8 @@ static struct riding riding_bytes(const struct prog_header *p) {
     return r;
 }
 
-/* As many bytes of sentinels as there is room for. A driver that cannot, as on a part of a card,
- * says so, and everything works without. */
+/* Keeps as many bytes of sentinels as there is room for. A driver that cannot set L2 aside, as on a
+ * part of a card, says so, and everything works without it. */
 void cuda_memory_keep(const struct cuda_rank *r) {
     const struct cuda_device *v = &r->device;
     const struct cuda_api *api = r->shared->api;

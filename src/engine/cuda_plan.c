@@ -7,8 +7,8 @@
 
 #include <stdlib.h>
 
-/* The driver gives memory in pieces of 2 MiB; every allocation may waste up to one. Also the code
- * of the module and what the driver takes for a launch. */
+/* The driver gives memory in pieces of 2 MiB; every allocation may waste up to one. The slack also
+ * covers the module's code and what the driver takes for a launch. */
 #define SLACK_BYTES ((uint64_t)64 << 20)
 
 static double gib(uint64_t bytes) {

@@ -1,10 +1,10 @@
 /* cuda_plan.h - every byte that an engine takes on a GPU, known before the first is taken.
  *
  *   device:  | weights | KV cache | workspace | runtime state | program, tables | upload buffers |
- *                                                                 (given back after loading)
+ *                                                                 (released after loading)
  *   host, pinned and mapped:  | mailbox |
  *
- * Made by cuda_group.c from the program alone: no device is touched.
+ * cuda_group.c and backend_cuda.c make it from the program alone: no device is touched.
  */
 #ifndef QN_ENGINE_CUDA_PLAN_H
 #define QN_ENGINE_CUDA_PLAN_H
@@ -15,13 +15,13 @@
 
 struct cuda_plan {
     uint64_t weight_bytes;  /* re-tiled, padded */
-    uint64_t padding_bytes; /* by which that exceeds the weights as the program wants them */
+    uint64_t padding_bytes; /* by which that exceeds the weights of the program */
     uint64_t kv_bytes, workspace_bytes, state_bytes;
     uint64_t program_bytes, task_bytes, rope_bytes, sample_bytes, sums_bytes, trace_bytes;
     uint64_t upload_bytes; /* while loading only */
     uint64_t device_bytes; /* all of the above but padding, which is part of the weights */
     uint64_t mail_bytes;   /* host */
-    uint32_t logit_rows;   /* the most of an iteration */
+    uint32_t logit_rows;   /* most logit rows of an iteration */
     struct rt_memory rt;
     struct cuda_place *places; /* [weights of the program]; released by cuda_plan_fini */
 };

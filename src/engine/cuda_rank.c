@@ -6,8 +6,8 @@
 #include <math.h>
 
 enum {
-    /* What is under way is what memory brings in that time (flight_pages): */
-    FLIGHT_NS = 1300, /* at least, while others may wait for activations */
+    /* A flight is what the memory brings in this time (flight_pages): */
+    FLIGHT_NS = 1300, /* at least, while tasks may wait for activations */
     DEEP_NS = 3500,   /* otherwise */
     FLIGHT_PAGES = 5, /* where the driver does not say how fast the memory is */
     READ_BLOCKS_PER_SM = 8,
@@ -198,8 +198,9 @@ static int read_once(struct diag *d, const struct cuda_rank *r, struct cuda_read
     return QN_OK;
 }
 
-/* Rounds over all weights between two events, twice as many until they last long enough for the
- * events' grain not to matter. The best of the tries counts: a floor is not to be disturbed. */
+/* Reads all weights for some rounds between two CUDA events, and doubles the rounds until they last
+ * long enough for the events' resolution not to matter. The best try counts, so that no disturbance
+ * enters the floor. */
 static int read_rounds(struct diag *d, const struct cuda_rank *r, cu_event event[2], double seconds,
                        double *rate) {
     const struct cuda_api *api = r->shared->api;

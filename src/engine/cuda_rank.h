@@ -2,9 +2,10 @@
  *
  *   open ─ load ─ weights ─ start ═ (cuda_run.h watches) ═ close
  *
- * All ranks run the same program; what differs is the rank, which is an argument of whatever makes
- * their memory. A rank has a mailbox's memory of its own, which the group's mailbox writes. Device
- * memory is taken in blocks, one allocation each, in the order of enum cuda_block.
+ * All ranks run the same program. Only the rank's number differs, which is an argument of the
+ * functions that fill its memory. Each rank has a mailbox's memory of its own, which the group's
+ * mailbox writes. Device memory is taken in blocks, one allocation each, in the order of enum
+ * cuda_block.
  */
 #ifndef QN_ENGINE_CUDA_RANK_H
 #define QN_ENGINE_CUDA_RANK_H
@@ -62,12 +63,12 @@ struct cuda_rank {
 /* Finds the GPU of that ordinal and makes a context on it. */
 int cuda_rank_open(struct diag *d, const struct cuda_shared *shared, uint32_t rank, int ordinal,
                    struct cuda_rank *r);
-/* Loads the kernels, all of whose blocks must be resident at a time, or the protocol could wait
- * forever. */
+/* Loads the kernels and checks that all blocks of the mega-kernel can be resident at a time:
+ * otherwise the protocol could wait forever. */
 int cuda_rank_load(struct diag *d, struct cuda_rank *r, const void *image);
-/* Takes and fills all memory but the weights; the host's trace, or NULL. */
+/* Takes all memory and fills all but the weights; trace: the host's, or NULL. */
 int cuda_rank_fill(struct diag *d, struct cuda_rank *r, struct rt_trace *trace);
-/* Calls `each` after every weight; weights NULL: made up on the device. */
+/* Fills the weights and calls `each` after every one; weights NULL: made up on the device. */
 int cuda_rank_weights(struct diag *d, struct cuda_rank *r, const struct weights *weights,
                       void (*each)(void *user), void *user);
 /* Starts the watcher. Readers of the group sleep on `readers`. */
@@ -76,7 +77,7 @@ int cuda_rank_start(struct diag *d, struct cuda_rank *r, struct rt_mail *readers
  * touch is freed: false. */
 bool cuda_rank_close(struct cuda_rank *r);
 
-/* What its tasks have read of experts, also while they run. */
+/* Experts that its tasks have read so far; may be called while they run. */
 int cuda_rank_reads(struct diag *d, const struct cuda_rank *r, struct rt_reads *reads);
 /* The best rate of reading all weights, in bytes per second, over about `seconds`. */
 int cuda_rank_measure_read(struct diag *d, struct cuda_rank *r, double seconds, double *rate);

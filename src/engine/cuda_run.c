@@ -9,7 +9,7 @@
 #include <sys/prctl.h>
 
 enum {
-    LOOKS_PER_QUERY = 8,   /* the driver is asked less often: its lock is everybody's */
+    LOOKS_PER_QUERY = 8,   /* the driver is asked less often, because all threads share its lock */
     TIMER_SLACK_NS = 1000, /* Linux adds 50 us to every nap otherwise */
     IDLE_NS = 100 * 1000 * 1000,
 };
@@ -84,14 +84,14 @@ static int launch_checked(struct diag *d, struct cuda_run *r, bool again) {
 static void launch(struct cuda_run *r) {
     bool again = r->n_launches > 0;
     r->seen_ns = 0;
-    /* Both before, so that a reader with a token of a launch sees its number, and sees it running.
-     */
+    /* Both are stored before the launch, so that a reader with a token of it sees its number, and
+     * sees it running. */
     __atomic_store_n(&r->n_launches, r->n_launches + 1, __ATOMIC_RELEASE);
     set_phase(r, CUDA_RUN_LAUNCHED);
     if (launch_checked(&r->failure, r, again) != QN_OK) set_broken(r);
 }
 
-/* In r->stream: when the kernel has ended; in r->side: while it runs. */
+/* Copies from the device: in r->stream when the kernel has ended, in r->side while it runs. */
 static int read_back(struct diag *d, struct cuda_run *r, cu_stream stream, void *to,
                      cu_pointer from, size_t bytes) {
     CU(d, r->o.api, cuMemcpyDtoHAsync_v2, to, from, bytes, stream);
@@ -151,7 +151,7 @@ static int tell_stop(struct diag *d, struct cuda_run *r) {
     return QN_OK;
 }
 
-/* Tells the kernel to stop and waits for its end; r->hung when it does not come. */
+/* Tells the kernel to stop and waits for its end; sets r->hung if it does not end. */
 static void stop_kernel(struct cuda_run *r) {
     r->hung = tell_stop(NULL, r) != QN_OK;
     uint64_t start = rt_now_ns();

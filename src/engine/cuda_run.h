@@ -12,8 +12,9 @@
  * engine no thread. Tokens travel through mapped host memory: between submit and the last token
  * there is no copy, and no driver call but the launch and a look at whether the kernel has ended.
  *
- * The watcher thread owns all of it. Others use the mailbox: its doorbell wakes the watcher, and
- * the watcher wakes the threads that sleep on the mailbox's progress, since a kernel cannot.
+ * The watcher thread owns all of this. Other threads use the mailbox: its doorbell wakes the
+ * watcher, and the watcher wakes the threads that sleep on the mailbox's progress, since a kernel
+ * cannot.
  */
 #ifndef QN_ENGINE_CUDA_RUN_H
 #define QN_ENGINE_CUDA_RUN_H
@@ -36,7 +37,7 @@ struct cuda_run_options {
     const struct cuda_args *args; /* rt is bound to device addresses */
     const struct rt_memory *memory;
     struct rt_mail *mail;     /* the mailbox's head, as the host sees it */
-    struct rt_mail *readers;  /* where those sleep who wait for progress: rank 0's */
+    struct rt_mail *readers;  /* where threads that wait for progress sleep: rank 0's */
     struct cuda_trace *trace; /* NULL, or open: taken after every launch */
     uint64_t silence_ns;      /* without progress until the host gives up on the kernel; 0: never */
     uint64_t look_ns;         /* between two looks at a running kernel, each of which costs 1 us; a

@@ -82,7 +82,7 @@ static int copy_heads(struct diag *d, struct cuda_trace *t, cu_stream stream) {
     return QN_OK;
 }
 
-/* What a ring has beyond what was taken, into t->part[which]. */
+/* Copies a ring's records that were not taken yet into t->part[which]. */
 static int copy_part(struct diag *d, struct cuda_trace *t, cu_stream stream, uint32_t ring,
                      int which, struct part *out) {
     const uint64_t capacity = capacity_of(t->host), n = t->now[ring].n;
@@ -103,7 +103,7 @@ static uint32_t kind_of(const struct rt_trace_record *r) {
     return r->kind & 0xff;
 }
 
-/* Appends records of one part, at least one; of a task all that it has. */
+/* Appends the next record of a part, or all records of the task that it begins. */
 static void append(struct rt_trace *to, uint32_t ring, struct part *p, uint64_t offset) {
     bool in_task = false;
     do {
@@ -134,7 +134,7 @@ static void append_all(struct rt_trace *to, uint32_t ring, struct part part[CUDA
     for (struct part *p; (p = oldest(part)) != NULL;) append(to, ring, p, offset);
 }
 
-/* A worker's rings. */
+/* Takes a worker's rings. */
 static int take_ring(struct diag *d, struct cuda_trace *t, cu_stream stream, uint32_t ring) {
     struct part part[CUDA_TRACE_PARTS] = {0};
     uint64_t n = 0;

@@ -1,12 +1,13 @@
 /* cuda_trace.h - the trace of a GPU: rings in its memory (runtime/rt_trace.h, CUDA_TRACE_RINGS of
- * them), which the kernel writes and the host appends to its own once the kernel has ended.
+ * them), which the kernel writes and the host appends to its own rings once the kernel has ended.
  *
  *   control warp of block w ─► ring w       ─┐
  *   compute warps of block w ─► ring W + w   ─┤ by time,
  *   loader warp of block w   ─► ring 2 W + w ─┴ tasks whole ─► ring w of the host
  *
- * Times become the host's: the kernel is taken to begin when the host begins to launch it. So all
- * records of a launch are early by what a launch takes, some 10 us, and none lies in the future.
+ * Times are converted to the host's clock: the kernel is taken to begin when the host begins to
+ * launch it. So all records of a launch are early by the time that a launch takes, some 10 us, and
+ * none lies in the future.
  */
 #ifndef QN_ENGINE_CUDA_TRACE_H
 #define QN_ENGINE_CUDA_TRACE_H
@@ -26,21 +27,22 @@ struct cuda_trace {
     void *pinned;              /* everything below lies in it */
     struct rt_trace *header;   /* as on the device */
     struct rt_trace_ring *now; /* [CUDA_TRACE_RINGS] the device's rings as the launch left them */
-    uint64_t *taken;           /* [CUDA_TRACE_RINGS] records that the host has had */
-    struct rt_trace_record *part[CUDA_TRACE_PARTS]; /* [host->mask + 1] records of rings in hand */
+    uint64_t *taken;           /* [CUDA_TRACE_RINGS] records that the host has taken */
+    struct rt_trace_record *part[CUDA_TRACE_PARTS]; /* [host->mask + 1] records being taken */
 };
 
 /* Bytes of device memory for a trace like the host's `rings`; 0 for NULL. */
 uint64_t cuda_trace_bytes(const struct rt_trace *rings, uint32_t n_workers);
 
 /* `device` has cuda_trace_bytes and is zeroed; its header is written through `stream`. The context
- * is current for all of these. To be closed also after an error. Errors: QN_EDEVICE. */
+ * is current for all functions below. To be closed also after an error. Errors: QN_EDEVICE. */
 int cuda_trace_open(struct diag *d, const struct cuda_api *api, cu_stream stream,
                     struct rt_trace *rings, uint32_t n_workers, cu_pointer device,
                     struct cuda_trace *t);
 void cuda_trace_close(struct cuda_trace *t);
 
-/* Takes trace_rings_switch over to the device; before a launch, and while the kernel runs. */
+/* Passes on to the device what trace_rings_switch has set; before a launch, and while the kernel
+ * runs. */
 int cuda_trace_switch(struct diag *d, struct cuda_trace *t, cu_stream stream);
 /* Appends what a launch recorded; the kernel has ended. */
 int cuda_trace_take(struct diag *d, struct cuda_trace *t, cu_stream stream);

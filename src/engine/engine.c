@@ -152,7 +152,7 @@ static int open_program(struct diag *d, struct qn_engine *e, const qn_engine_par
     return rc;
 }
 
-/* The rings, recording from the first iteration on. */
+/* Makes the rings, which record from the first iteration on. */
 static int open_trace(struct diag *d, struct qn_engine *e, const qn_engine_params *p,
                       struct engine_plan *plan) {
     if (!p->trace_bytes) return QN_OK;
@@ -164,8 +164,8 @@ static int open_trace(struct diag *d, struct qn_engine *e, const qn_engine_param
     return QN_OK;
 }
 
-/* The tokenizer's eos ends a generation, too: the other files may name the end of a document only,
- * where the chat template ends turns otherwise. A program does not know it. */
+/* The tokenizer's eos ends a generation, too: the other files may name only the end of a document,
+ * while the chat template ends turns with another token. A program does not know this id. */
 static void add_tokenizer_eos(struct qn_engine *e) {
     struct model_spec *s = &e->model->spec;
     const int32_t id = e->tokenizer != NULL ? tokenizer_eos(e->tokenizer->tokens) : -1;

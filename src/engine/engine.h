@@ -36,7 +36,7 @@ enum request_state { REQUEST_QUEUED, REQUEST_ACTIVE, REQUEST_DONE };
 
 /* Lists of the engine that a request may be in, besides its queue. */
 enum request_list {
-    LIST_READY, /* qn_request_next would return at once; longest not asked first */
+    LIST_READY, /* qn_request_next would return at once; first the one not asked for longest */
     N_REQUEST_LISTS
 };
 struct request_link {
@@ -54,16 +54,16 @@ struct qn_request {
     struct request_link links[N_REQUEST_LISTS];
     struct fair_place place; /* in the queue, while QUEUED */
     uint32_t slot;           /* while ACTIVE */
-    uint32_t wait_seen;      /* backend's wait: what this request has seen */
+    uint32_t wait_seen;      /* *seen of the backend's wait for this request */
     bool canceled;
     struct rt_request runtime;      /* as it is handed over */
     int32_t *prompt;                /* [runtime.n_prompt] */
-    int32_t *ids;                   /* [runtime.max_tokens]; taken when it gets a slot, as are the
-                                     * following arrays of output */
+    int32_t *ids;                   /* [runtime.max_tokens]; allocated when the request gets a slot,
+                                     * as are the following arrays of output */
     float *logprobs;                /* [runtime.max_tokens] */
     uint64_t *times;                /* [runtime.max_tokens] */
-    uint32_t n_eos;                 /* of runtime.stop the model's own, which come first */
-    uint32_t n_top, n_prompt_top;   /* most likely tokens that the user wants of each */
+    uint32_t n_eos;                 /* the model's own ids in runtime.stop, which come first */
+    uint32_t n_top, n_prompt_top;   /* most likely tokens wanted beside each token */
     bool scores;                    /* log-probabilities of the prompt are wanted */
     qn_token_logprob *tops;         /* [runtime.max_tokens][n_top] */
     float *prompt_logprobs;         /* [runtime.n_prompt]; NULL unless `scores`, as the next */
@@ -73,7 +73,7 @@ struct qn_request {
     uint32_t n_seen;                /* tokens that the runtime has given */
     uint32_t n_cached, n_preempted; /* as mailbox_view has them */
     struct diag refusal; /* why the runtime did not take it or its logits are no numbers */
-    uint64_t seen_ns;    /* when the last token was seen; at first: of submission */
+    uint64_t seen_ns;    /* when the last token was seen; at first the time of submission */
 
     uint32_t n_given;  /* tokens that the user has got */
     int finish_reason; /* as the user knows it */
@@ -88,7 +88,7 @@ struct qn_request {
 struct place {
     uint32_t slot;
     struct qn_request *request;
-    struct guide *guide; /* NULL: the output is free; else the mask thread has it, too */
+    struct guide *guide; /* NULL: the output is free; else the mask thread holds it, too */
 };
 
 struct qn_engine {
@@ -105,7 +105,7 @@ struct qn_engine {
     struct qn_engine_info info;
     uint64_t seed;
     uint32_t max_logprobs; /* most likely tokens that a request may list */
-    pid_t process;         /* that opened it; no other one may use it */
+    pid_t process;         /* the process that opened it; no other one may use it */
 
     pthread_mutex_t mutex;      /* over everything below, and the shared part of requests */
     ARRAY(struct place) active; /* slots in use, at most max_num_seqs */
@@ -113,7 +113,7 @@ struct qn_engine {
     struct fair_queue queue; /* requests that are QUEUED */
     uint32_t max_queue;
     uint64_t n_submitted;           /* seeds the requests that bring no seed */
-    uint64_t n_looked_for, n_found; /* prompt tokens, in the prefix cache (qn_engine_stats) */
+    uint64_t n_looked_for, n_found; /* prompt tokens in the prefix cache (qn_engine_stats) */
     struct notifier notifier;
 };
 
@@ -135,7 +135,7 @@ struct engine_plan {
  * with the figures when the weights and one request do not fit. */
 int plan_before(struct diag *d, const qn_engine_params *params, const struct model *model,
                 const struct backend *backend, struct engine_plan *plan);
-/* The memory plan of a compiled program, into info's fields. Errors: QN_ELIMIT. */
+/* Writes the memory plan of a compiled program into info's fields. Errors: QN_ELIMIT. */
 int plan_memory(struct diag *d, const struct backend *backend, const struct prog_header *program,
                 struct engine_plan *plan, struct qn_engine_info *info);
 /* The compile options of a program that was read from a file, and whether it fits model and device.
@@ -147,8 +147,8 @@ int plan_from_program(struct diag *d, const qn_engine_params *params, const stru
 
 /* The parameters as this library knows them; strings that were NULL get their defaults. */
 int engine_params(struct diag *d, const qn_engine_params *given, qn_engine_params *full);
-/* Until e->trace has all that was recorded. Errors: QN_EINVAL (it was opened without), QN_EBUSY
- * (requests are running). */
+/* Waits until e->trace has all that was recorded. Errors: QN_EINVAL (the engine was opened without
+ * a trace), QN_EBUSY (requests are running). */
 int engine_trace_wait(struct diag *d, qn_engine *e);
 /* Opens the model that params name. */
 int engine_model(struct diag *d, const qn_engine_params *params, struct model **out);
@@ -162,7 +162,7 @@ int engine_program(struct diag *d, const qn_engine_params *params, struct model 
                    struct prog_header **out);
 
 /* ---- session.c ---- */
-/* With the mutex held: tokens out of the slots, queued requests into free ones. */
+/* With the mutex held: moves tokens out of the slots, and queued requests into free slots. */
 int session_pump(struct diag *d, struct qn_engine *e);
 /* Sets *n to the requests that are queued or in slots. */
 int session_busy(struct diag *d, struct qn_engine *e, size_t *n);

@@ -5,10 +5,10 @@
 
 enum {
     EXPECT_EARLY_NS = 300 * 1000,
-    EXPECT_LONGEST_NS = 50 * 1000 * 1000, /* longer steps are no pace: no thread looks for them */
+    EXPECT_LONGEST_NS = 50 * 1000 * 1000, /* longer steps are no pace: no thread polls for them */
 };
 
-/* Sleeps until shortly before the next step should end, then looks until shortly after. */
+/* Sleeps until shortly before the next step should end, then polls until shortly after. */
 static void look(const struct expect *e, struct mailbox *m, uint32_t seen, uint64_t end) {
     const uint64_t due = MIN(e->last_ns + e->step_ns, end),
                    give_up = MIN(due + EXPECT_EARLY_NS, end);
@@ -21,7 +21,7 @@ static void look(const struct expect *e, struct mailbox *m, uint32_t seen, uint6
     }
 }
 
-/* What the progress since the last note says of the pace. */
+/* Updates the pace from the progress since the last note. */
 static void note(struct expect *e, uint32_t progress) {
     const uint64_t now = rt_now_ns();
     const uint32_t n = progress - e->seen;

@@ -17,7 +17,7 @@ struct fair_flow {
 
 /* ---- flows ---- */
 
-/* Where the flow of a space is named, or would be. */
+/* The link to a space's flow, or the link where it would be added. */
 static struct fair_flow **flow_of(struct fair_queue *q, uint32_t space) {
     struct fair_flow **at = &q->flows[space % FAIR_BUCKETS];
     while (*at && (*at)->space != space) at = &(*at)->next;

@@ -45,7 +45,7 @@ struct fair_queue {
 
 /* Errors: QN_ENOMEM. */
 int fair_queue_add(struct diag *d, struct fair_queue *q, struct fair_place *p);
-/* The one that goes next; NULL: the queue is empty. */
+/* The place that goes next; NULL: the queue is empty. */
 struct fair_place *fair_queue_first(const struct fair_queue *q);
 /* Takes a place out, the first or any other; one that is not in the queue stays as it is. */
 void fair_queue_remove(struct fair_queue *q, struct fair_place *p);

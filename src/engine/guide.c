@@ -56,7 +56,7 @@ static int rules_new(struct diag *d, const struct guide_texts *t, const qn_sampl
     return rc;
 }
 
-/* Moves what is at `at` to the front. */
+/* Moves the grammar at `at` to the front. */
 static void rules_to_front(struct guide_texts *t, size_t at) {
     struct guide_rules *r = t->kept[at];
     for (; at > 0; at--) t->kept[at] = t->kept[at - 1];
@@ -76,7 +76,7 @@ static struct guide_rules *rules_find(struct guide_texts *t, const qn_sampling_p
     return NULL;
 }
 
-/* Keeps a new grammar in the place of the one that was not used for longest. */
+/* Keeps a new grammar in the place of the least recently used one. */
 static void rules_keep(struct guide_texts *t, struct guide_rules *r) {
     rules_release(t->kept[GUIDE_RULES_KEPT - 1]);
     t->kept[GUIDE_RULES_KEPT - 1] = r;
@@ -84,7 +84,8 @@ static void rules_keep(struct guide_texts *t, struct guide_rules *r) {
     rules_to_front(t, GUIDE_RULES_KEPT - 1);
 }
 
-/* A grammar is compiled without the mutex: it may take 100 ms, and others have theirs already. */
+/* A grammar is compiled without the mutex: compiling may take 100 ms, and other requests have their
+ * grammars already. */
 static int rules_get(struct diag *d, struct guide_texts *t, const qn_sampling_params *s,
                      struct guide_rules **out) {
     pthread_mutex_lock(&t->mutex);
@@ -116,8 +117,8 @@ void guide_texts_fini(struct guide_texts *t) {
     pthread_mutex_destroy(&t->mutex);
 }
 
-/* The text of a token as grammars see it. A byte that no text has is that of special tokens alone.
- */
+/* Appends the text of a token as grammars see it. A byte that no text has marks special tokens, and
+ * only them. */
 static int read_text(struct diag *d, struct strbuf *bytes, const struct tokenizer *tokenizer,
                      int32_t id) {
     const bool special = tokenizer_is_special(tokenizer, id);

@@ -1,11 +1,13 @@
 /* guide.h - what keeps a request's output to the grammar that its sampling parameters name.
  *
  *   guide_texts   the vocabulary's texts, read once, when the first such request is submitted
- *   guide_rules   a compiled grammar, with the states and masks that texts of it have led to. The
- *                 last ones are kept by their texts, and requests with the same text share one
- *   guide         one request's text. From its slot on it is the mask thread's (mask_thread.h)
+ *   guide_rules   a compiled grammar, with the states and masks that its texts have led to. The
+ *                 last used ones are kept, and requests with the same grammar share one
+ *   guide         one request's text. From the request's slot on the mask thread owns it
+ *                 (mask_thread.h)
  *
- * A mask depends on the request's own tokens only, so they are the same alone and in any batch.
+ * A mask depends on the request's own tokens only, so a request has the same masks alone and in any
+ * batch.
  */
 #ifndef QN_ENGINE_GUIDE_H
 #define QN_ENGINE_GUIDE_H
@@ -38,15 +40,15 @@ struct guide_rules {
     enum grammar_kind kind;
     char *text;
     struct code code;
-    struct matcher *matcher; /* at the beginning of a text; once shared, the mask thread's */
+    struct matcher *matcher; /* at the beginning of a text; once shared, only the mask thread's */
     uint32_t *first;         /* [vocab.n_words] the tokens that may come first */
 };
 
-/* The mask thread and the session hand a guide over by this word. Each leaves GUIDE_GONE to the
- * other, which frees it. */
+/* The mask thread and the session hand a guide over by this word. The first to be done with it sets
+ * GUIDE_GONE; the other one frees it. */
 enum guide_turn {
     GUIDE_IDLE,
-    GUIDE_BUSY,    /* the thread is at it: its slot may not be given back */
+    GUIDE_BUSY,    /* the mask thread works on it: its slot may not be released */
     GUIDE_LEAVING, /* the same, and the request is over */
     GUIDE_GONE,
 };
@@ -57,16 +59,16 @@ struct guide {
     struct guide *next;      /* in the mask thread's list */
     uint32_t turn;           /* enum guide_turn */
     uint32_t slot, max_tokens;
-    uint32_t n_read; /* output tokens that it has */
-    uint32_t failed; /* 1: there are no more masks, as `failure` says */
+    uint32_t n_read; /* output tokens that it has read */
+    uint32_t failed; /* 1: no more masks are made; `failure` says why */
     struct diag failure;
 };
 
 void guide_texts_init(struct guide_texts *t);
 void guide_texts_fini(struct guide_texts *t);
-/* The vocabulary of n_tokens tokens, of which ends[n_ends] end an output, made by the first call.
- * Special tokens are allowed where a grammar names them, ids that the tokenizer does not have
- * never. Errors: QN_ENOMEM. */
+/* The first call makes the vocabulary of n_tokens tokens, of which ends[n_ends] end an output.
+ * Special tokens are allowed where a grammar names them. Ids that the tokenizer does not have are
+ * never allowed. Errors: QN_ENOMEM. */
 int guide_texts_make(struct diag *d, struct guide_texts *t, const struct tokenizer *tokenizer,
                      uint32_t n_tokens, const int32_t *ends, uint32_t n_ends);
 
@@ -77,8 +79,8 @@ int guide_new(struct diag *d, struct guide_texts *t, const qn_sampling_params *s
               struct guide **out);
 void guide_free(struct guide *g); /* NULL is fine */
 
-/* Reads the tokens output[g->n_read, n); *mask: those that may come next, NULL: the output is over.
- * Errors: matcher.h's. */
+/* Reads the tokens output[g->n_read, n); *mask: the tokens that may come next, NULL: the output is
+ * over. Errors: matcher.h's. */
 int guide_read(struct diag *d, struct guide *g, const struct guide_texts *t, const int32_t *output,
                uint32_t n, const uint32_t **mask);
 

@@ -13,7 +13,7 @@ enum {
 
 /* ---- a guide's turn ----------------------------------------------------------------------- */
 
-/* Whether the turn was `from`; it is `to` then. */
+/* Changes the turn to `to` if it is `from`. Returns whether it was. */
 static bool turn(struct guide *g, uint32_t from, uint32_t to) {
     return __atomic_compare_exchange_n(&g->turn, &from, to, false, __ATOMIC_ACQ_REL,
                                        __ATOMIC_ACQUIRE);
@@ -37,7 +37,7 @@ bool mask_thread_failed(const struct guide *g) {
 
 /* ---- the thread --------------------------------------------------------------------------- */
 
-/* The mask after the tokens that have come since the last one. */
+/* Makes the mask after the tokens that have arrived since the last one. */
 static void make_mask(const struct mask_thread *t, struct guide *g) {
     const int32_t *output;
     const uint32_t *mask, n = mailbox_given(t->mailbox, g->slot, &output);
@@ -47,7 +47,7 @@ static void make_mask(const struct mask_thread *t, struct guide *g) {
     if (rc != QN_OK) __atomic_store_n(&g->failed, 1, __ATOMIC_RELEASE);
 }
 
-/* Looks at the guide at *place, or takes it out. The guide that follows. */
+/* Looks at the guide at *place, or takes it out. Returns the place of the guide that follows. */
 static struct guide **look(const struct mask_thread *t, struct guide **place) {
     struct guide *g = *place;
     if (!turn(g, GUIDE_IDLE, GUIDE_BUSY)) { /* the session has let it go */
@@ -58,7 +58,7 @@ static struct guide **look(const struct mask_thread *t, struct guide **place) {
     make_mask(t, g);
     if (turn(g, GUIDE_BUSY, GUIDE_IDLE)) return &g->next;
     *place = g->next;
-    matcher_free(g->matcher); /* here, since others share its memo */
+    matcher_free(g->matcher); /* here, since other matchers share its memo */
     g->matcher = NULL;
     (void)turn(g, GUIDE_LEAVING, GUIDE_GONE); /* the session's from here */
     return place;

@@ -1,13 +1,13 @@
 /* mask_thread.h - the thread that makes the masks of structured outputs (runtime/rt_mask.h).
  *
- * An engine's first guided request starts it. Whenever the runtime has come further, it reads the
- * new tokens of each guide, makes the mask of the tokens that may come next, and puts it into the
- * slot's place in the mailbox, while the runtime computes that token's logits.
+ * An engine's first guided request starts it. Whenever the runtime has come further, the thread
+ * reads the new tokens of each guide, makes the mask of the tokens that may come next, and writes
+ * it to the slot's place in the mailbox. Meanwhile the runtime computes the next token's logits.
  *
- * It takes no lock, and no thread waits for it: while it is stopped, requests without a grammar go
- * on, and are submitted and ended as ever. A guide comes over by mask_thread_add, and is given back
- * by mask_thread_let_go; the slot of a request that ends while the thread is at its guide stays
- * taken until it is done.
+ * It takes no lock, and no thread waits for it: while it is stopped, requests without a grammar are
+ * submitted, go on and end as ever. mask_thread_add hands a guide to the thread, and
+ * mask_thread_let_go takes it back. The slot of a request that ends while the thread works on its
+ * guide stays taken until the thread is done.
  */
 #ifndef QN_ENGINE_MASK_THREAD_H
 #define QN_ENGINE_MASK_THREAD_H
@@ -30,14 +30,15 @@ struct mask_thread {
 /* Starts the thread, if it does not run. The callers are ordered. Errors: QN_ENOMEM. */
 int mask_thread_start(struct diag *d, struct mask_thread *t, struct mailbox *mailbox,
                       const struct guide_texts *texts);
-/* Ends it; what was added stays. */
+/* Ends the thread; the guides that were added stay. */
 void mask_thread_stop(struct mask_thread *t);
-/* Frees all guides that it has. */
+/* Frees all guides that the thread has. */
 void mask_thread_fini(struct mask_thread *t);
 
-/* The guide of a request that was handed to the runtime, with slot and max_tokens. */
+/* Adds the guide of a request that was handed to the runtime, with slot and max_tokens set. */
 void mask_thread_add(struct mask_thread *t, struct guide *g);
-/* Its request is over. Whether the slot may be given back; if so, g is no longer the caller's. */
+/* The guide's request is over. Returns whether the slot may be released; if so, g is no longer the
+ * caller's. */
 bool mask_thread_let_go(struct guide *g);
 /* Whether no more masks come, since the grammar cannot go on: g->failure says why. */
 bool mask_thread_failed(const struct guide *g);

@@ -1,9 +1,9 @@
 /* notifier.h - a file descriptor that is readable while some request of the engine has something to
  * give, for programs that wait for many things at once.
  *
- * An eventfd: 1 while the list of ready requests is not empty, or the engine is broken; else 0. Who
- * changes the list keeps the number. Somebody has to move tokens out of the runtime's slots for
- * that: a thread, which exists from the first qn_engine_fd on.
+ * It is an eventfd, whose number is 1 while the list of ready requests is not empty or the engine
+ * is broken, else 0. The thread that changes the list keeps the number. For that, a thread moves
+ * tokens out of the runtime's slots; it exists from the first qn_engine_fd on.
  */
 #ifndef QN_ENGINE_NOTIFIER_H
 #define QN_ENGINE_NOTIFIER_H
@@ -23,7 +23,7 @@ struct notifier {
     pthread_t thread;
 };
 
-/* With the engine's mutex held: whether a request is ready. */
+/* With the engine's mutex held: shows whether a request is ready. */
 void notifier_show(struct notifier *n, bool ready);
 /* Ends the thread and closes the descriptor. Before the backend is closed. */
 void notifier_close(struct notifier *n);

@@ -16,11 +16,12 @@
 #include <stdlib.h>
 #include <sys/random.h>
 
-/* Of a CPU's cache whose size is left open: its memory is not the engine's alone, as a GPU's is. */
+/* Most bytes of a CPU's KV cache whose size is left open: a CPU's memory is not the engine's alone,
+ * as a GPU's is. */
 static const uint64_t CPU_KV_MOST = (uint64_t)4 << 30;
-/* Beside each KV block: its record, its tokens, its bucket. Only for a first guess. */
+/* Bytes beside each KV block: its record, its tokens, its bucket. Only for a first guess. */
 enum { BLOCK_RECORD_BYTES = 512 };
-enum { DEFAULT_MAX_LEN = 32768 }; /* longer contexts are asked for: they cost start-up memory */
+enum { DEFAULT_MAX_LEN = 32768 }; /* longer contexts must be requested: they cost start-up memory */
 static const double DEFAULT_SHARE = 0.9, DEFAULT_LINGER_MS = 5;
 
 static int dtype_of(struct diag *d, const char *name, enum dtype automatic, enum dtype *out) {
@@ -92,7 +93,7 @@ static void choose_blocks(const qn_engine_params *p, struct engine_plan *plan) {
     plan->config.n_kv_blocks = (uint32_t)MIN(MAX(fits, one), (uint64_t)INT32_MAX);
 }
 
-/* What follows from the compile options and the device. */
+/* Chooses the memory limit and estimates the weights. */
 static int choose_memory(struct diag *d, const qn_engine_params *p, const struct model *model,
                          struct engine_plan *plan) {
     double share = p->gpu_memory_utilization;
@@ -104,7 +105,7 @@ static int choose_memory(struct diag *d, const qn_engine_params *p, const struct
     return QN_OK;
 }
 
-/* What the boundary goes by besides the program. */
+/* Chooses what the boundary uses besides the program. */
 static int choose_scheduling(struct diag *d, const qn_engine_params *p, struct engine_plan *plan) {
     struct backend_config *c = &plan->config;
     const double bound = p->max_inter_token_latency_ms, linger = p->linger_ms;
@@ -175,7 +176,7 @@ int plan_before(struct diag *d, const qn_engine_params *p, const struct model *m
     return QN_OK;
 }
 
-/* A parameter that the program has fixed already. */
+/* Checks a parameter that the program has fixed already. */
 static int agree(struct diag *d, const char *name, uint32_t asked, uint32_t has) {
     if (asked == 0 || asked == has) return QN_OK;
     return fail(d, QN_EINVAL, "%s: %u, but the program was compiled for %u", name, asked, has);
@@ -217,8 +218,8 @@ int plan_from_program(struct diag *d, const qn_engine_params *p, const struct mo
     return QN_OK;
 }
 
-/* Weights of the variant's operators; an embedding table counts as the one row that is read, a
- * stack of experts as those of one token. */
+/* Bytes of the weights of the first variant's operators. An embedding table counts as the one row
+ * that is read, a stack of experts as the experts of one token. */
 static uint64_t bytes_per_token(const struct prog_header *program, bool *used) {
     const struct prog_variant *v = PROG(program, VARIANT);
     const struct prog_weight *weights = PROG(program, WEIGHT);
@@ -270,7 +271,7 @@ static bool shrink_cache(struct engine_plan *plan, uint64_t excess) {
     return true;
 }
 
-/* Has the cache take what is left. */
+/* Lets the cache take the memory that is left. */
 static bool grow_cache(struct engine_plan *plan, uint64_t left) {
     const uint64_t more = left / (plan->kv_block_bytes + BLOCK_RECORD_BYTES);
     if (!takes_all(plan) || more == 0) return false;

@@ -43,7 +43,7 @@ static int want_part(struct list *l, const struct prog_weight *b, const struct p
     return QN_OK;
 }
 
-/* The matrices of routers; their gates have a part of their own. */
+/* Marks the matrices of routers; their gates have a part of their own. */
 static void mark_routers(const struct list *l) {
     const struct prog_header *p = l->program;
     for (uint64_t i = 0; i < p->section[SECTION_OP].count; i++) {

@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-/* Where qn_sampling_params has each parameter, and of a list how many there are. */
+/* Where qn_sampling_params has each parameter, and where a list's length. */
 static const struct {
     size_t at, n_at;
 } places[N_SAMPLING_PARAMS] = {
@@ -113,7 +113,7 @@ static int fill_biases(struct diag *d, const struct qn_engine *e, const qn_sampl
     return QN_OK;
 }
 
-/* What only some backends have, and what the engine was not opened for. */
+/* Refuses what the backend does not support, and what the engine was not opened for. */
 static int check_lists(struct diag *d, const struct qn_engine *e, const qn_sampling_params *s) {
     const uint32_t n_prompt_top = s->has_prompt_logprobs ? s->prompt_logprobs : 0;
     const struct {
@@ -138,7 +138,7 @@ static int check_lists(struct diag *d, const struct qn_engine *e, const qn_sampl
     return QN_OK;
 }
 
-/* Without ignore_eos: fill_stop_ids leaves the model's own ids out, and the user's count. */
+/* ignore_eos stays 0: fill_stop_ids leaves the model's own ids out, and the user's ids count. */
 static struct rt_sampling draw_of(const qn_sampling_params *s) {
     return (struct rt_sampling){
 #define SAMPLING(...)

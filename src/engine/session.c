@@ -1,10 +1,10 @@
 /* session.c - requests: from a prompt to tokens and text.
  *
- * The library has no thread for this (masks have one, mask_thread.h): a thread that waits for a
- * token moves all requests' tokens out of the runtime's slots and admits queued requests on the way
- * (session_pump). Memory for a request's output is taken when it gets a slot, so nothing is
- * allocated while tokens arrive, but for text, and a queued request takes little besides its
- * prompt.
+ * The library has no thread for this unless qn_engine_fd starts one (notifier.h); masks have one
+ * (mask_thread.h). A thread that waits for a token moves all requests' tokens out of the runtime's
+ * slots and admits queued requests on the way (session_pump). Memory for a request's output is
+ * taken when the request gets a slot. So nothing but text is allocated while tokens arrive, and a
+ * queued request takes little memory besides its prompt.
  */
 #include "engine/engine.h"
 
@@ -19,7 +19,7 @@
 /* What a caller's qn_output has at least: the fields of the first version. */
 static const size_t OUTPUT_LEAST = offsetof(qn_output, time_ns) + sizeof(uint64_t);
 
-/* Tokens of all prompts in the queue. */
+/* Most tokens that all prompts in the queue may have. */
 static const uint64_t MAX_QUEUE_TOKENS = (uint64_t)64 << 20;
 
 /* Errors: QN_EINVAL in a child of fork. The workers are the parent's, and a mutex may be locked for
@@ -109,7 +109,7 @@ static void request_release(struct qn_request *r) {
     free(r);
 }
 
-/* The prompt's ids in memory of the request. */
+/* Puts the prompt's ids into memory of the request. */
 static int take_prompt(struct diag *d, const struct qn_engine *e, const qn_prompt *p,
                        struct qn_request *r, size_t *n) {
     struct token_ids ids = {0};
@@ -136,7 +136,7 @@ static int take_prompt(struct diag *d, const struct qn_engine *e, const qn_promp
     return QN_OK;
 }
 
-/* A value per token of n tokens, with n_top most likely ones each. */
+/* Allocates a value for each of n tokens, and n_top most likely tokens beside each. */
 static int take_lists(struct diag *d, size_t n, size_t n_top, float **logprobs,
                       qn_token_logprob **tops) {
     *logprobs = calloc(n, sizeof **logprobs);
@@ -145,7 +145,7 @@ static int take_lists(struct diag *d, size_t n, size_t n_top, float **logprobs,
     return fail_nomem(d, n * (n_top + 1) * sizeof **tops, "a request");
 }
 
-/* Where the output goes, once the request gets a slot. */
+/* Allocates the output's memory, once the request gets a slot. */
 static int take_outputs(struct diag *d, struct qn_request *r) {
     const size_t n = r->runtime.max_tokens;
     if (r->ids) return QN_OK;
@@ -159,7 +159,7 @@ static int take_outputs(struct diag *d, struct qn_request *r) {
     return r->ids ? QN_OK : fail_nomem(d, n * sizeof *r->ids, "a request");
 }
 
-/* What keeps the output to a grammar, if there is one. */
+/* Makes the request's guide, if its output has a grammar. */
 static int take_guide(struct diag *d, struct qn_engine *e, const qn_sampling_params *s,
                       struct qn_request *r) {
     if (s->structured_kind == QN_STRUCTURED_NONE) return QN_OK;
@@ -289,7 +289,7 @@ static void refuse_logits(struct qn_request *r, const char *what, uint32_t index
          r->engine->info.model, what, index, r->engine->info.dtype);
 }
 
-/* The first n_top of each of n lists, which have `stride`. */
+/* Copies the first n_top entries of each of n lists, which have `stride` entries. */
 static void copy_tops(qn_token_logprob *to, uint32_t n_top, const struct rt_token_value *from,
                       uint32_t stride, uint32_t n) {
     for (uint32_t i = 0; i < n; i++)
@@ -299,7 +299,8 @@ static void copy_tops(qn_token_logprob *to, uint32_t n_top, const struct rt_toke
         }
 }
 
-/* The prompt's scores, which are there when the first token is. Its first token has none. */
+/* Copies the prompt's scores, which arrive with the first output token. The prompt's first token
+ * has none. */
 static void copy_scores(struct qn_request *r, const struct mailbox_view *view) {
     const uint32_t n = view->n_scored, n_top = r->n_prompt_top;
     const uint32_t sound = count_sound(view->scored, n);
@@ -311,9 +312,9 @@ static void copy_scores(struct qn_request *r, const struct mailbox_view *view) {
     if (n_top > 0) copy_tops(r->prompt_tops + n_top, n_top, view->scored_tops, view->n_top, n);
 }
 
-/* Tokens that are seen at once came one after the other: their times are spread over the time since
- * the token before them (since submission), so that a host that was asleep does not make steps of
- * length zero. */
+/* Copies new tokens. Tokens that are seen at once came one after the other, so their times are
+ * spread over the time since the token before them, or since submission: a host that was asleep
+ * does not make steps of length zero. */
 static void copy_tokens(struct qn_request *r, const struct mailbox_view *view) {
     const uint32_t first = r->n_seen, end = MIN(view->n_out, r->runtime.max_tokens);
     uint32_t n = first;
@@ -350,11 +351,12 @@ static void refuse_guide(struct qn_request *r, const struct guide *g) {
     list_if_ready(r);
 }
 
-/* Copies what the runtime has for one slot; gives the slot back when its request has ended. */
+/* Copies what the runtime has for one slot; releases the slot when its request has ended. */
 static int drain(struct diag *d, struct qn_engine *e, struct place *p, bool *ended) {
     struct mailbox_view view;
     TRY(e->backend->poll(d, e->instance, p->slot, &view));
-    /* Asked after the tokens were taken: one made from a page that was gone is never given out. */
+    /* Checked after the tokens were taken, so that no token made from a page that was gone is given
+     * out. */
     if (e->weights && weights_torn(e->weights))
         return fail(d, QN_EIO, "%s: a file of the model shrank while it was in use", e->info.model);
     const bool over = view.finish != RT_RUNNING;
@@ -362,7 +364,7 @@ static int drain(struct diag *d, struct qn_engine *e, struct place *p, bool *end
     if (p->request && !over && p->guide && mask_thread_failed(p->guide))
         refuse_guide(p->request, p->guide);
     if (p->request && (over || p->request->refusal.code != QN_OK)) p->request = NULL;
-    /* Once is not enough: the ring of commands may have been full. */
+    /* Cancels again each time, because the ring of commands may have been full. */
     if (!p->request || p->request->canceled) (void)e->backend->cancel(NULL, e->instance, p->slot);
     *ended = over && (!p->guide || mask_thread_let_go(p->guide));
     return *ended ? e->backend->release(d, e->instance, p->slot) : QN_OK;
@@ -414,8 +416,8 @@ int session_pump(struct diag *d, struct qn_engine *e) {
     return rc == QN_OK ? admit(d, e) : rc;
 }
 
-/* Pump from outside, unless r has something to give already: among n requests that have, n pumps of
- * n slots would be most of the work. *ready (may be NULL with r): whether it has. */
+/* Takes the mutex and pumps, unless r is ready already: for n ready requests, n pumps of n slots
+ * would be most of the work. *ready (may be NULL with r): whether r is ready. */
 static int pump_locked(struct diag *d, struct qn_engine *e, const struct qn_request *r,
                        bool *ready) {
     pthread_mutex_lock(&e->mutex);
@@ -431,8 +433,8 @@ static uint64_t deadline_of(int timeout_ms) {
     return timeout_ms < 0 ? UINT64_MAX : clock_ns() + (uint64_t)timeout_ms * 1000000u;
 }
 
-/* A sleep is never longer than this: another thread's pump may have moved our tokens, and what it
- * moved does not wake us. */
+/* A sleep is never longer than this: another thread's pump may move the tokens of a sleeping
+ * thread's request, and that does not wake the sleeping thread. */
 static const double NAP_SECONDS = 0.02;
 
 /* Pumps and sleeps until r has something to give. */
@@ -450,7 +452,8 @@ static int wait_for(struct diag *d, struct qn_request *r, int timeout_ms) {
     }
 }
 
-/* The first of the ready requests, oldest first; how many there are, and a pump before. */
+/* Pumps, then gives the first `capacity` of the ready requests, in the list's order; *n: how many
+ * are ready. */
 static int ready_locked(struct diag *d, struct qn_engine *e, qn_request **ready, size_t capacity,
                         size_t *n) {
     pthread_mutex_lock(&e->mutex);
@@ -498,8 +501,8 @@ static bool is_stop_id(const struct qn_request *r, int32_t id) {
     return false;
 }
 
-/* The text that a token (-1: none) makes certain, into r->piece. A stop token's own text is not
- * part of the output unless stop strings are. Stop strings are looked for after min_tokens. */
+/* Appends to r->piece the text that a token (-1: none) makes certain. A stop token's own text is
+ * not part of the output unless stop strings are. Stop strings are looked for after min_tokens. */
 static int add_text(struct diag *d, struct qn_request *r, int32_t id, bool last,
                     const char **stop) {
     if (!r->engine->tokenizer) return QN_OK;
@@ -518,15 +521,15 @@ static int add_text(struct diag *d, struct qn_request *r, int32_t id, bool last,
     return strbuf_status(d, &r->piece);
 }
 
-/* Whether the user asked for the id; the model's own come first. */
+/* Whether the id is one of the user's stop ids; the model's own come first. */
 static bool is_own_stop_id(const struct qn_request *r, int32_t id) {
     for (uint32_t i = r->n_eos; i < r->runtime.n_stop; i++)
         if (r->runtime.stop[i] == id) return true;
     return false;
 }
 
-/* How a token ends its request, QN_RUNNING if it does not. The runtime decides alike, but may say
- * so a moment after the token is there; the user gets both at once. */
+/* How a token ends its request, QN_RUNNING if it does not. The runtime decides the same, but may
+ * report it a moment after the token arrives; the user gets both at once. */
 static int finish_of_token(const struct qn_request *r, uint32_t index) {
     if (is_stop_id(r, r->ids[index])) return QN_FINISH_STOP;
     return index + 1 == r->runtime.max_tokens ? QN_FINISH_LENGTH : QN_RUNNING;
@@ -660,7 +663,7 @@ void qn_request_free(qn_request *request) {
     request_release(request);
 }
 
-/* What has ended is counted out first; a broken engine keeps its last numbers. */
+/* Pumps first, so that ended requests are not counted; a broken engine keeps its last numbers. */
 int qn_engine_get_stats(qn_engine *engine, qn_engine_stats *stats) {
     struct rt_counts counts;
     if (!api_struct_fits(stats, sizeof stats->struct_size) || check_process(NULL, engine) != QN_OK)

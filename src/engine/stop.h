@@ -27,9 +27,9 @@ int stop_init(struct diag *d, struct stop_matcher *m, const char *const *texts, 
 void stop_fini(struct stop_matcher *m);
 
 /* Takes text[0, n) and appends to *out what is certain not to belong to a stop string. Returns the
- * stop string that is complete, if one is: of several the one that begins first, then the longest.
- * *out ends before it then, or with it if it is included, and nothing may be pushed after. NULL
- * otherwise. */
+ * stop string that is complete; of several the one that begins first, then the longest. *out then
+ * ends before the stop string, or with it if `included`, and nothing may be pushed after. NULL:
+ * none is complete. */
 const char *stop_push(struct stop_matcher *m, const char *text, size_t n, struct strbuf *out);
 
 /* The output ends for another reason: appends what was held back. */

@@ -25,7 +25,7 @@ static inline uint32_t dtype_bytes(uint32_t dtype) {
     }
 }
 
-/* How the elements of a tensor lie. Its shape is the same in each of them. */
+/* How the elements of a tensor lie. A tensor has the same shape in every layout. */
 enum layout {
     LAYOUT_ROWS = 0,   /* row-major */
     LAYOUT_PACKED = 1, /* 16-bit rows in the order of tensor cores: PACK_ROWS rows and PACK_K
@@ -46,8 +46,8 @@ struct dtype_row {
 
 /* The row of a format; dtype must be below N_DTYPES. */
 const struct dtype_row *dtype_row(uint32_t dtype);
-/* The float format that config.json or the command line calls so ("torch." may stand before it),
- * and the one that a safetensors header calls so; false: none. */
+/* Sets *out to the float format of that name: in config.json or on the command line ("torch." may
+ * stand before it), or in a safetensors header. Returns false if there is none. */
 bool dtype_from_hf(const char *text, enum dtype *out);
 bool dtype_from_file(const char *text, enum dtype *out);
 /* "rows", "packed", "blocks"; "?" out of range. */

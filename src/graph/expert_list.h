@@ -1,17 +1,17 @@
 /* expert_list.h - the list of experts that ROUTE writes in an iteration, and how EXPERT_GATE_UP's
- * tasks share out its work. Safe for device code.
+ * tasks share out the work. Safe for device code.
  *
- *   slot    a row and one of its experts: T * top_k of them, by ascending expert, then row
- *   slots   [T * top_k] of each slot, row * top_k + i: it is the row's i-th expert by ascending id,
- *           whose weight is weight[row][i]
- *   list    [n, EXPERT_WORDS] {expert, its first slot, the slot after its last}, by ascending
- *           expert: those that some row has; then rows with expert -1
+ *   slot    a row and one of its experts. The T * top_k slots are sorted by expert, then row
+ *   slots   [T * top_k] row * top_k + i of each slot: its expert is the row's i-th by ascending id
+ *           and has the weight weight[row][i]
+ *   list    [n, EXPERT_WORDS] {expert, its first slot, the slot after its last}: the experts that
+ *           some row has, by ascending id, then entries with expert -1
  *
  *   item    EXPERT_BLOCK rows of an expert's gate and of its up, for all slots of the expert
  *
- * A task has a *slice* of the items: those whose place begins in it. Places go by what items cost,
- * so that slices take about equally long: reading a block costs as much as multiplying it with
- * EXPERT_READ rows. What an item gives does not depend on its slice.
+ * A task has a *slice* of the items: the items whose place begins in it. An item's place is the
+ * cost of the items before it, so that slices take about equally long. Reading a block costs as
+ * much as multiplying it with EXPERT_READ rows. An item's result does not depend on its slice.
  */
 #ifndef QN_GRAPH_EXPERT_LIST_H
 #define QN_GRAPH_EXPERT_LIST_H
@@ -35,8 +35,8 @@ struct expert_item {
 
 struct expert_walk {
     const int32_t *list;
-    uint32_t n_experts, width; /* of all, rows of an expert's gate */
-    uint32_t left;             /* rows of the list */
+    uint32_t n_experts, width; /* experts of the layer; rows of an expert's gate */
+    uint32_t left;             /* rows of the list that are left */
     uint32_t placing;          /* enum expert_placing */
     uint64_t place;            /* of the first item of list[0] */
     uint64_t first, last;      /* places of the slice */
@@ -67,15 +67,15 @@ ABI_FN struct expert_walk expert_walk_slice(const int32_t *list, uint32_t rows, 
     return w;
 }
 
-/* The first of `blocks` items, `cost` places each from `start` on, that begins at or after a place.
- */
+/* The first of `blocks` items that begins at or after `place`; `blocks`: none does. Items begin at
+ * `start` and take `cost` places each. */
 ABI_FN uint32_t expert_block_at(uint64_t place, uint64_t start, uint64_t cost, uint32_t blocks) {
     if (place <= start) return 0;
     const uint64_t block = (place - start + cost - 1) / cost;
     return block < blocks ? (uint32_t)block : blocks;
 }
 
-/* The next items of the slice that are one expert's; 0: there are none. */
+/* Sets *item to the slice's next items, all of one expert. Returns 0 if there are none. */
 ABI_FN int expert_walk_next(struct expert_walk *w, struct expert_item *item) {
     const uint32_t blocks = expert_blocks(w->width);
     while (w->left > 0 && w->list[EXPERT_ID] >= 0) {

@@ -56,7 +56,7 @@ uint64_t tensor_bytes(const struct tensor *t) {
     return layout_bytes(t->layout, t->dtype, t->n_dims, t->shape);
 }
 
-/* The format of packed activations: the 16 bits that the weights have. */
+/* The format of packed activations: F16 where the weights are F16, else BF16. */
 static enum dtype packed_dtype(const struct kgraph *g) {
     return g->spec.weight_dtype == DTYPE_F16 ? DTYPE_F16 : DTYPE_BF16;
 }
@@ -102,7 +102,7 @@ static int find_weight(struct diag *d, const struct kgraph *g, const char *name,
     return QN_OK;
 }
 
-/* Adds the tensor that has the block's parts [first, first + n). */
+/* Adds the tensor of parts [first, first + n) of the last block. */
 static int add_view(struct diag *d, struct kgraph *g, const char *name, uint32_t first, uint32_t n,
                     int32_t *index) {
     const struct weight_block *b = &g->blocks.items[g->blocks.n - 1];
@@ -121,7 +121,7 @@ static int add_view(struct diag *d, struct kgraph *g, const char *name, uint32_t
     return map_put(d, &g->weight_at, key, strlen(key), (uint64_t)*index, NULL);
 }
 
-/* A part by its name and what it has of the tensor: no two that differ in this share a block. */
+/* Appends a part's name and its source, so that blocks that differ in a source differ in name. */
 static void add_name(struct strbuf *name, const struct kgraph_part *part) {
     const struct weight_source *s = &part->source;
     strbuf_str(name, part->name);
@@ -212,8 +212,8 @@ int weight_stack_name(struct diag *d, struct arena *arena, const char *pattern, 
     return arena_printf(d, arena, name, "%.*s%u%s", (int)(star - pattern), pattern, i, star + 1);
 }
 
-/* Makes n tensors of each part of the last block, each set of them `step` rows after the one
- * before; adds the weights [n, rows, cols] that they are. */
+/* Makes each part of the last block a stack of n tensors, `step` rows apart. Adds the stacks as
+ * weights [n, rows, cols]. */
 static int stack_block(struct diag *d, struct kgraph *g, uint64_t n, uint32_t step,
                        int32_t *index) {
     struct weight_block *b = &g->blocks.items[g->blocks.n - 1];
@@ -289,7 +289,7 @@ static struct map_shape shape_of(const struct tensor *t) {
     return s;
 }
 
-/* ATTENTION_STEP and _WHOLE keep the keys of all rows of a request at hand. */
+/* An item of ATTENTION_STEP or _WHOLE makes the keys of all rows of its request (STEP_ROWS). */
 static int check_rows(struct diag *d, const struct kgraph *g, const struct kop *op) {
     const bool step = op->kind == OP_ATTENTION_STEP;
     const bool whole = op->kind == OP_ATTENTION_WHOLE && !g->decode_only;
@@ -316,8 +316,7 @@ static enum tensor_role role_of(const struct op_slot *slot) {
     return slot->weight ? TENSOR_WEIGHT : slot->state ? TENSOR_STATE : TENSOR_ACTIVATION;
 }
 
-/* What an operand lacks to be the slot's; NULL: nothing. Weights are floats, vectors of them F32.
- */
+/* What is wrong with an operand for its slot; NULL: nothing. Weights that are vectors are F32. */
 static const char *misfit(const struct kgraph *g, const struct tensor *t,
                           const struct op_slot *slot) {
     if (t->role != role_of(slot)) return "the wrong role";
@@ -331,7 +330,7 @@ static const char *misfit(const struct kgraph *g, const struct tensor *t,
     return t->dtype != (slot->integer ? DTYPE_I32 : DTYPE_F32) ? "the wrong format" : NULL;
 }
 
-/* Required operands are there, and are what their slots want. */
+/* Checks that required operands are present and that all operands fit their slots. */
 static int check_operands(struct diag *d, const struct kgraph *g, const struct kop *op,
                           const struct op_info *info) {
     for (int i = 0; i < OP_MAX_IN; i++) {

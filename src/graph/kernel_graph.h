@@ -5,7 +5,7 @@
  * model, L of them want logits. Decode of a batch of 8 is T = L = 8; a prefill chunk is a larger T.
  * Built by model/decoder.c, read by task/decompose.c. Tensors are in SSA form: written by one
  * operator only, except state (the KV cache), which lives across iterations. Operators stand in a
- * topological order. Everything belongs to the arena given to kgraph_init.
+ * topological order. Names and maps belong to the arena given to kgraph_init.
  */
 #ifndef QN_GRAPH_KERNEL_GRAPH_H
 #define QN_GRAPH_KERNEL_GRAPH_H
@@ -32,20 +32,21 @@ struct tensor {
     enum dtype dtype;
     enum layout layout;
     int n_dims;
-    int producer;                    /* index of the operator that writes it; -1: a weight */
-    uint64_t shape[TENSOR_MAX_DIMS]; /* whatever the layout; state: [rows of one iteration,
-                                        2*n_kv_heads] */
-    /* A weight: rows of a block, in the order of these parts. */
+    int producer;                    /* index of the operator that writes it; -1: none in the
+                                        graph */
+    uint64_t shape[TENSOR_MAX_DIMS]; /* the same in every layout; state: [rows of one iteration,
+                                        kv_vectors] */
+    /* A weight's rows are those of these parts of a block, in order. */
     uint32_t block, first_part, n_parts;
 };
 
-/* How a weight is made: a *block* of memory is filled with *parts*, each a tensor of the
- * checkpoint, or what `source` says of it. Row i of a part is row  at + i / run * stride + i % run
- * of the block. So one part may be the whole block, several may follow each other, or lie in turns
- * of `run` rows.
+/* How a weight is made: a *block* of memory is filled with *parts*. A part is a tensor of the
+ * checkpoint, or the elements of one that `source` selects. Row i of a part is row
+ * at + i / run * stride + i % run  of the block. So one part may be the whole block, and several
+ * parts may follow each other or take turns of `run` rows.
  *
- * A *stack* is a part of several tensors, the experts of a layer: `name` is a pattern, whose `*`
- * stands for their numbers, and tensor c lies c * step rows after the first one. */
+ * A *stack* is a part of several tensors, the experts of a layer. `name` is a pattern, whose `*`
+ * stands for a tensor's number c. Tensor c lies c * step rows after the first one. */
 struct weight_part {
     const char *name; /* in the checkpoint */
     uint32_t rows;    /* of a tensor */
@@ -53,7 +54,8 @@ struct weight_part {
     uint32_t stack, step; /* tensors of a stack; 0: the part is a single tensor */
     struct weight_source source;
 };
-/* The name of tensor i of a stack. Errors: QN_EFORMAT: the pattern has not one `*`. */
+/* Sets *name to the name of tensor i of a stack. Errors: QN_EFORMAT if the pattern does not have
+ * exactly one `*`. */
 int weight_stack_name(struct diag *d, struct arena *arena, const char *pattern, uint32_t i,
                       char **name);
 struct weight_block {
@@ -64,26 +66,27 @@ struct weight_block {
     uint32_t first_part, n_parts;
 };
 
-/* Operators that a graph may have in parts: results are the same, bit for bit. */
+/* How a graph's operators are cut into several or joined. Results are the same, bit for bit. */
 enum kgraph_cut {
     KGRAPH_CUT_ATTENTION = 1, /* attention_split, attention_merge instead of attention */
     KGRAPH_CUT_QKV = 2,       /* qkv_linear, qkv_heads instead of qkv */
     KGRAPH_JOIN_HEADS = 4,    /* with CUT_QKV and few rows: attention_step instead of qkv_heads and
-                                 attention_split, attention_whole instead of attention */
-    /* Pack before matrix products: */
-    KGRAPH_PACK_X = 8,       /* the residual stream, which its writers norm; with CUT_QKV */
-    KGRAPH_SUM_SQUARES = 16, /* ... and whose sums of squares an operator adds up */
-    KGRAPH_PACK_O = 32,      /* what attention gives before its projection */
-    KGRAPH_PACK_H = 64,      /* what GATED_MLP gives before its projection */
+                                 attention_split, or attention_whole instead of qkv_heads and
+                                 attention */
+    /* Activations that are packed before matrix products: */
+    KGRAPH_PACK_X = 8,       /* the residual stream, normed by its writers; with CUT_QKV */
+    KGRAPH_SUM_SQUARES = 16, /* with PACK_X: sum_squares adds up a row's squares */
+    KGRAPH_PACK_O = 32,      /* attention's output */
+    KGRAPH_PACK_H = 64,      /* GATED_MLP's output */
     /* With all of these, and hidden a multiple of SQUARES_COLUMNS: */
     KGRAPH_CUT_LINEAR = 128, /* linear_splitk, splitk_sum instead of linear */
     KGRAPH_RESET_SENTINELS =
-        256,                  /* not a part: `reset_sentinels`, so that activations can travel so */
-    KGRAPH_DECODE_ONLY = 512, /* nor this: kgraph.decode_only */
-    KGRAPH_IMAGES = 1024,     /* nor this: matrices that one operator reads share a block */
+        256,                   /* not a cut: adds reset_sentinels; activations can be sentinels */
+    KGRAPH_DECODE_ONLY = 512,  /* not a cut: sets kgraph.decode_only */
+    KGRAPH_IMAGES = 1024,      /* not a cut: matrices that one operator reads share a block */
     KGRAPH_JOIN_VALUES = 4096, /* with CUT_ATTENTION, of latents: latent_merge instead of
                                   attention_merge and latent_values */
-    KGRAPH_STATIC = 2048,      /* nor this: experts have their workers, listed or not */
+    KGRAPH_STATIC = 2048,      /* not a cut: experts have their workers, listed or not */
     KGRAPH_FUSE_QKV = 8192,    /* with CUT_QKV, SUM_SQUARES, without JOIN_HEADS: qkv_fused instead
                                   of qkv_linear and qkv_heads */
 };
@@ -104,8 +107,8 @@ struct kgraph {
     uint32_t n_logit_rows; /* L */
     uint32_t context;      /* positions that its rows may have */
     uint32_t n_pieces;     /* most attention pieces of such a context */
-    bool decode_only;      /* each of its rows is another request's: decoding */
-    struct op_attrs attrs; /* of the operators that are added; kgraph_init: the spec's */
+    bool decode_only;      /* each row is of another request, which decodes */
+    struct op_attrs attrs; /* of the operators added next; kgraph_init: the spec's */
     ARRAY(struct tensor) tensors;
     ARRAY(struct kop) ops;
     ARRAY(struct weight_part) parts;
@@ -119,8 +122,8 @@ void kgraph_init(struct kgraph *g, struct arena *arena, const struct model_spec 
                  uint32_t n_rows, uint32_t n_logit_rows, uint32_t context);
 void kgraph_fini(struct kgraph *g);
 
-/* Adds a weight with the checkpoint's name and shape (n_dims 1 or 2); sets *index. A name that is
- * there already gives its index (tied embeddings). */
+/* Adds a weight with the checkpoint's name and shape (n_dims 1 or 2); sets *index. If the graph has
+ * that name already, *index is the weight of that name (tied embeddings). */
 int kgraph_weight(struct diag *d, struct kgraph *g, const char *name, enum dtype dtype, int n_dims,
                   uint64_t rows, uint64_t cols, int32_t *index);
 
@@ -131,7 +134,7 @@ struct kgraph_part {
     struct weight_source source;
 };
 enum { KGRAPH_MAX_PARTS = 8 };
-/* Rows of gate, and of up, that lie in turns in an image: half of a row block of tensor cores. */
+/* Rows of gate, then of up, that take turns in an image: half of a row block of tensor cores. */
 enum { KGRAPH_TURN = 8 };
 /* Adds one weight whose rows are those of n parts (up to KGRAPH_MAX_PARTS), one after the other:
  * [sum of rows] or [sum of rows, cols]. */
@@ -146,34 +149,33 @@ int kgraph_weights_in_turns(struct diag *d, struct kgraph *g, const char *const 
 int kgraph_weight_stacked(struct diag *d, struct kgraph *g, const char *pattern, uint64_t n,
                           enum dtype dtype, uint64_t rows, uint32_t grain, uint64_t cols,
                           int32_t *index);
-/* The same for n_stacks patterns in one block: of the first matrix of each `run` rows in turn, then
- * of the second ones; sets index[n_stacks]. */
+/* The same for n_stacks patterns in one block: the first matrix of every pattern, `run` rows of
+ * each in turn, then the second ones, and so on; sets index[n_stacks]. */
 int kgraph_stacks_in_turns(struct diag *d, struct kgraph *g, const char *const *patterns,
                            int n_stacks, uint64_t n, uint32_t run, enum dtype dtype, uint64_t rows,
                            uint64_t cols, int32_t *index);
 /* Adds one layer's KV cache. */
 int kgraph_state(struct diag *d, struct kgraph *g, const char *name, int32_t *index);
 
-/* Adds an activation that no operator of the graph writes: it is there before the iteration begins.
- * `packed` (of two dimensions): in the form that PACK gives it. */
+/* Adds an activation that no operator of the graph writes: it is stored before the iteration
+ * begins. `packed` (two dimensions only): it has LAYOUT_PACKED. */
 int kgraph_input(struct diag *d, struct kgraph *g, const char *name, int n_dims,
                  const uint64_t shape[TENSOR_MAX_DIMS], bool packed, int32_t *index);
 
 /* Adds an operator, infers the shapes of its outputs and creates them (named
- * "<layer>.<op>.<slot>"); in[] has the operands in op.def's order, NO_TENSOR for absent optional
- * ones; a state output must be preset in out[], the others are set here,
- * absent optional ones to NO_TENSOR. Errors: QN_ESHAPE naming
- * operator and operand. */
+ * "<layer>.<op>.<slot>"). in[] has the operands in op.def's order, NO_TENSOR for absent optional
+ * ones. The caller presets a state output in out[]; kgraph_op sets the other outputs, absent
+ * optional ones to NO_TENSOR. Errors: QN_ESHAPE naming operator and operand. */
 int kgraph_op(struct diag *d, struct kgraph *g, enum op_kind kind, int layer, const int32_t *in,
               int32_t *out);
 
-/* Makes an activation [T, K] a packed one, where its operator can store it so (`^` in op.def) and K
- * is a multiple of PACK_K, or EXPERT_DOWN reads it, which leaves out columns beyond K; else *packed
- * is false. */
+/* Makes an activation [T, K] packed if its operator can store it so (`^` in op.def) and K is a
+ * multiple of PACK_K; else *packed is false. The output of EXPERT_GATE_UP may have any K: its
+ * reader, EXPERT_DOWN, leaves out columns beyond K. */
 void kgraph_pack_output(struct kgraph *g, int32_t tensor, bool *packed);
 
-/* Output units of an operator, which tiles are ranges of, and token rows that its tasks share out:
- * op.def's columns. */
+/* An operator's output units, which tiles are ranges of, and the token rows that its tasks share
+ * out: columns of op.def. */
 static inline uint32_t kop_units(const struct kop *op) {
     return (uint32_t)op->map->units;
 }
@@ -181,8 +183,8 @@ static inline uint32_t kop_rows(const struct kop *op) {
     return (uint32_t)op->map->rows;
 }
 
-/* Operators *beside* one: those before it in its layer whose results it does not need, directly or
- * through others, so that both may run at the same time. Bit i: operator op - 1 - i. */
+/* The operators *beside* op: operators before it in its layer whose results it does not need,
+ * directly or through others, so that they may run at the same time. Bit i: operator op - 1 - i. */
 uint64_t kgraph_beside(const struct kgraph *g, int32_t op);
 
 /* Every IR's three companions. */
@@ -194,11 +196,11 @@ struct kgraph_stats {
 void kgraph_stats(const struct kgraph *g, struct kgraph_stats *stats);
 
 uint64_t tensor_elements(const struct tensor *t);
-/* Bytes that its elements take, with what its layout pads. */
+/* Bytes of a tensor's elements, with the padding of its layout. */
 uint64_t tensor_bytes(const struct tensor *t);
 /* Bytes of a tensor of that shape, format and layout. */
 uint64_t layout_bytes(enum layout layout, enum dtype dtype, int n_dims, const uint64_t *shape);
-/* Rows that a packed tensor of n rows has, and columns of one of k. */
+/* Stored rows of a packed tensor of n rows, and stored columns of one of k columns. */
 static inline uint64_t packed_rows(uint64_t n) {
     return (n + PACK_ROWS - 1) / PACK_ROWS * PACK_ROWS;
 }

@@ -1,8 +1,8 @@
 /* kv_row.h - what one position of one layer takes of the KV cache, and how a block of positions
- * lies. All bytes and strides of the cache come from here.
+ * lies. It determines all bytes and strides of the cache.
  *
- * Made from the spec (spec_kv_row), stored once per layer in the program, read by the plans of
- * memory, the kernels of the CPU, the trace and, as constants, the kernels of the GPU.
+ * Made from the spec (spec_kv_row), stored once per layer in the program, read by the memory plans,
+ * the CPU's kernels and the trace. The GPU's kernels have it as constants.
  *
  * A block of a layer is kv_block positions:
  *
@@ -10,7 +10,7 @@
  *       | keys [heads][kv_block][k_width]     | values [heads][kv_block][v_width]   |
  *       +-------------------------------------+-------------------------------------+
  *
- * With v_in_k a value is the first v_width elements of its key, and the second half is not there.
+ * With v_in_k a value is the first v_width elements of its key, and the block has no second half.
  */
 #ifndef QN_GRAPH_KV_ROW_H
 #define QN_GRAPH_KV_ROW_H
@@ -30,8 +30,8 @@ ABI_SIZE(struct kv_row, 8);
 
 #ifndef __CUDACC_RTC__ /* kernels have the strides as constants */
 
-/* The row of a model, stored as dtype: keys and values of head_dim elements, or a latent, which is
- * the value, and the turned key behind it. */
+/* The KV row of a model in format dtype. Without latents: keys and values of head_dim elements.
+ * With latents: a key is the latent and the turned key behind it, and the value is the latent. */
 static inline struct kv_row spec_kv_row(const struct model_spec *s, uint32_t dtype) {
     if (spec_is_latent(s))
         return (struct kv_row){.heads = 1,
@@ -55,7 +55,7 @@ static inline uint32_t kv_value_pitch(const struct kv_row *r) {
     return r->v_in_k ? r->k_width : r->v_width;
 }
 
-/* Elements of a block from its start to the values of head 0. */
+/* Offset of the values of head 0 in a block, in elements. */
 static inline uint64_t kv_values_at(const struct kv_row *r, uint32_t kv_block) {
     return r->v_in_k ? 0 : (uint64_t)r->heads * kv_block * r->k_width;
 }
@@ -65,7 +65,7 @@ static inline uint64_t kv_block_elements(const struct kv_row *r, uint32_t kv_blo
     return (uint64_t)r->heads * kv_block * (r->k_width + (r->v_in_k ? 0u : r->v_width));
 }
 
-/* Elements of a block from its start to the key of a position in it, and to the value. */
+/* Offsets of a position's key and value in a block, in elements. */
 static inline uint64_t kv_key_at(const struct kv_row *r, uint32_t kv_block, uint32_t head,
                                  uint32_t position) {
     return ((uint64_t)head * kv_block + position) * r->k_width;

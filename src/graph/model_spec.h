@@ -1,5 +1,5 @@
-/* model_spec.h - a decoder-only transformer in numbers: what is left of config.json once its
- * spelling is gone.
+/* model_spec.h - a decoder-only transformer in numbers: the contents of config.json, whatever its
+ * spelling.
  *
  * Made by model/hf_config.c, completed by the family's file (model/qwen3.c ...), read by the graph
  * builder, copied into the program and from there to the device: plain numbers only.
@@ -32,8 +32,8 @@ enum rope_kind {
 /* Latent attention (docs/latent-attention.md): a position has one latent, from which each head's
  * keys and values follow, and one key that RoPE turns, which all heads share. */
 struct latent_spec {
-    uint32_t kv_rank; /* elements of a latent; 0: keys and values are heads of their own */
-    uint32_t q_rank;  /* elements of the latent that queries come from; 0: from the stream itself */
+    uint32_t kv_rank; /* elements of a latent; 0: no latents, each KV head has keys and values */
+    uint32_t q_rank;  /* elements of the queries' latent; 0: queries come from the stream itself */
     uint32_t rope;    /* elements of a query head and of the shared key that RoPE turns; even */
     uint32_t v_dim;   /* elements of a head's value */
     float scale;      /* of dot products of queries and keys */
@@ -45,11 +45,12 @@ struct experts_spec {
     uint32_t top_k;        /* of a token, 1 to n */
     uint32_t width;        /* of an expert */
     uint32_t normed;       /* 0 or 1: a token's weights add up to 1 */
-    uint32_t shared_width; /* of the MLP that all tokens have besides; 0: there is none */
-    uint32_t shared_gate;  /* 0 or 1: that is multiplied by the sigmoid of a dot product */
-    uint32_t groups;     /* a token's experts are of the top_groups groups whose best logits are */
-    uint32_t top_groups; /* largest; groups divides n; 0: of any */
-    float scale;         /* the weights of a token's experts are multiplied by it; 0: by 1 */
+    uint32_t shared_width; /* of the MLP of shared experts, which all tokens have; 0: none */
+    uint32_t shared_gate;  /* 0 or 1: their output is multiplied by the sigmoid of a dot product */
+    uint32_t groups;       /* groups of experts, divides n; 0: a token's experts may be any */
+    uint32_t top_groups;   /* a token's experts are of so many groups: those with the largest best
+                              logits */
+    float scale;           /* the weights of a token's experts are multiplied by it; 0: by 1 */
     uint32_t dense[SPEC_MAX_LAYERS / 32]; /* bit per layer: its MLP is a dense one */
 };
 
@@ -60,7 +61,7 @@ struct model_spec {
     uint32_t vocab;        /* rows of the embedding and of the LM head */
     uint32_t n_heads;      /* query heads */
     uint32_t n_kv_heads;   /* divides n_heads; latent: 1 */
-    uint32_t head_dim;     /* even; latent: of a query, with what RoPE turns of it */
+    uint32_t head_dim;     /* even; latent: elements of a query, those that RoPE turns included */
     uint32_t max_position; /* longest context the model was made for */
     float rms_eps;
     uint32_t qkv_bias;     /* 0 or 1 (Qwen2) */
@@ -69,20 +70,22 @@ struct model_spec {
     uint32_t qk_norm;      /* 0 or 1: RMSNorm over each head of q and k (Qwen3) */
     uint32_t tied;         /* 0 or 1: the LM head is the embedding */
     uint32_t weight_dtype; /* enum dtype of the matrices; vectors (norms, biases) are always F32 */
-    uint32_t sliding_window; /* 0: full attention; else a token sees this many, itself included */
-    uint32_t sees_all[SPEC_MAX_LAYERS / 32]; /* a bit a layer: full attention all the same */
+    uint32_t sliding_window; /* 0: full attention; else a token sees this many positions, its own
+                                included */
+    uint32_t sees_all[SPEC_MAX_LAYERS / 32]; /* bit per layer: full attention despite
+                                                sliding_window */
     uint32_t rope_kind;                      /* enum rope_kind */
     float rope_theta;
     float rope_factor;           /* linear, llama3, dynamic */
     float rope_low_freq_factor;  /* llama3 */
     float rope_high_freq_factor; /* llama3 */
-    /* llama3; dynamic: longest context without growth; given: longest context that turns by the
-     * first set of frequencies, 0: there is one set. */
+    /* llama3; dynamic: longest context without growth; given: longest context that uses the first
+     * set of frequencies, 0: there is one set. */
     uint32_t rope_original_max;
     float rope_scale; /* given: cosines and sines are multiplied by it */
     /* given: angle of a pair of dimensions per position. A request whose prompt is longer than
-     * rope_original_max turns by the second set, others do so at positions from there on: the keys
-     * of a text depend on how long its prompt is. */
+     * rope_original_max uses the second set; other requests use it at positions from there on. So
+     * the keys of a text depend on how long its prompt is. */
     float rope_given[2][SPEC_MAX_HEAD_DIM / 2];
     uint32_t n_eos;
     int32_t eos[SPEC_MAX_EOS]; /* token ids that end a generation */
@@ -124,25 +127,25 @@ static inline int spec_windows_differ(const struct model_spec *s) {
     return differ != 0;
 }
 
-/* The prompt length up to which a request turns by the first set. */
+/* The longest prompt of a request that begins with the first set of frequencies. */
 #define SPEC_ONE_ROPE 0xffffffffu /* there is one set, or no prompt is longer */
 static inline uint32_t spec_rope_switch(const struct model_spec *s, uint32_t max_model_len) {
     const uint32_t two = s->rope_kind == ROPE_GIVEN && s->rope_original_max > 0;
     return two && s->rope_original_max < max_model_len ? s->rope_original_max : SPEC_ONE_ROPE;
 }
 
-/* Rows of the table of rotations: one per position, and once more for longer prompts. */
+/* Rows of the table of rotations: one per position, and another per position for longer prompts. */
 static inline uint32_t spec_rope_rows(const struct model_spec *s, uint32_t max_model_len) {
     return spec_rope_switch(s, max_model_len) == SPEC_ONE_ROPE ? max_model_len : 2 * max_model_len;
 }
 
-/* Whether the latent's projection, and the shared key's, are one matrix with what queries come
- * from: the heads' own or their latent's. Only one of them having a bias, they are two. */
+/* Whether the projection to the latent and the shared key is one matrix with the projection to the
+ * queries, or to their latent. If only one of the two has a bias, they are two matrices. */
 static inline uint32_t spec_joins_latent(const struct model_spec *s) {
     return s->latent.q_rank != 0 || s->qkv_bias == 0;
 }
 
-/* Columns of the projections of the normed stream, as one matrix; 0: they are several. */
+/* Columns of the projections of the normed stream if they are one matrix; 0: they are several. */
 static inline uint32_t spec_projected(const struct model_spec *s) {
     const uint32_t own = s->n_heads * s->head_dim;
     if (!spec_is_latent(s)) return own + 2 * s->n_kv_heads * s->head_dim;

@@ -32,7 +32,7 @@ static const char *read_name(const char *text, char name[OP_NAME_CHARS]) {
     return text;
 }
 
-/* Notes where each dimension of "[r,min(a,b)]" begins; returns what comes after the bracket. */
+/* Notes where each dimension of "[r,min(a,b)]" begins; returns the text after the bracket. */
 static const char *read_dims(const char *text, struct op_slot *s) {
     int depth = 0;
     if (*text != '[') return text;
@@ -50,7 +50,7 @@ static const char *read_condition(const char *text, struct op_slot *s) {
     return read_name(text, s->with);
 }
 
-/* Reads one of "x[r,H]! norm[H]?-squares*"; returns what comes after it. */
+/* Reads one of "x[r,H]! norm[H]?-squares*"; returns the text after it. */
 static const char *read_slot(const char *text, struct op_slot *s) {
     *s = (struct op_slot){0};
     text = read_dims(read_name(text, s->name), s);
@@ -64,13 +64,13 @@ static const char *read_slot(const char *text, struct op_slot *s) {
         case '^': s->packable = true; break;
         case '=': s->packable = s->packed = true; break;
         case '#': s->integer = true; break;
-        default: break; /* test_op holds the table to the marks that there are */
+        default: break; /* test_op checks that the table has no other marks */
         }
     while (*text == ' ') text++;
     return text;
 }
 
-/* Returns how many there are. */
+/* Returns the number of slots. */
 static int read_slots(const char *text, struct op_slot *slots, int max) {
     int n = 0;
     while (*text != '\0' && n < max) text = read_slot(text, &slots[n++]);

@@ -1,4 +1,4 @@
-/* op.h - what op.def says, as an enum and as a table. Safe for device code up to the marked line.
+/* op.h - op.def as an enum and as a table. Safe for device code up to the marked line.
  */
 #ifndef QN_GRAPH_OP_H
 #define QN_GRAPH_OP_H
@@ -57,32 +57,33 @@ enum { DOWN_H, DOWN_LIST, DOWN_SLOTS, DOWN_WEIGHT, DOWN_WD, DOWN_SHARED, DOWN_RE
  * depend on how the LM head was cut into tasks. */
 enum { LM_BLOCK = 64 };
 
-/* Logit rows up to which they are one band. More are several bands, as equal as multiples of STEP
- * rows allow (a GPU's tile of many tokens), whose logits share bytes: 512 rows of 151,936 logits
- * are 311 MB. With bands of 256 rows, of which each reads the matrix and is sampled by itself, a
- * step of 512 requests of Qwen3-8B took 21.1 ms instead of 20.3, one of 1,024 38.6 instead of 37.0
- * (H100). */
+/* Most logit rows of one band. More rows are several bands, whose logits share bytes: 512 rows of
+ * 151,936 logits are 311 MB. Bands are as equal as multiples of LOGIT_BAND_STEP rows (a GPU's tile
+ * of many tokens) allow. Each band reads the matrix and is sampled by itself: with bands of 256
+ * rows, a decode step of 512 requests of Qwen3-8B took 21.1 ms instead of 20.3, and a decode step
+ * of 1,024 requests 38.6 ms instead of 37.0 (H100). */
 enum { LOGIT_BAND_ROWS = 512, LOGIT_BAND_STEP = 128 };
 
-/* The context is attended to in pieces whose bounds depend on the position only, so that the order
- * of reduction does not depend on load: PIECE positions each. */
+/* The context is attended to in pieces of ATTENTION_PIECE positions. Their bounds depend on the
+ * position alone, so that the order of reduction does not depend on load. */
 enum { ATTENTION_PIECE = 128 };
 
-/* A GPU's task holds the activations of a single row, so many at most; others are packed. */
+/* Most columns of a single row's activations that a GPU's task holds staged; wider ones are
+ * packed. */
 enum { STAGED_COLUMNS = 15360 };
 
-/* Packed activations: token rows up to a multiple of PACK_ROWS, columns of PACK_K. */
+/* Packed activations have a multiple of PACK_ROWS token rows and of PACK_K columns. */
 enum { PACK_ROWS = 8, PACK_K = PARTIAL_TILE };
 
-/* Columns of the residual stream whose squares their writer adds up; token rows up to which a
- * reader that needs 1 / rms may add up these sums itself. */
+/* SQUARES_COLUMNS columns of the residual stream have one sum of squares, which their writer adds
+ * up. Up to SQUARES_ROWS token rows, a reader that needs 1 / rms may add up these sums itself. */
 enum { SQUARES_COLUMNS = 16, SQUARES_ROWS = 32 };
 
-/* Rows that ATTENTION_STEP and _WHOLE can have: each item makes the keys of all that are of its
- * request. _WHOLE: more, where each row is another request's (kgraph.decode_only). */
+/* Most rows of ATTENTION_STEP and _WHOLE: each item makes the keys of all rows of its request.
+ * _WHOLE may have more rows where each is of another request (kgraph.decode_only). */
 enum { STEP_ROWS = 16 };
 
-/* Token rows up to which words of a graph's activations may be sentinels until they are stored.
+/* Most token rows of graphs in which words of activations may be sentinels until they are stored.
  * RESET_SENTINELS cuts the space of these activations into RESET_UNITS units, each a multiple of
  * RESET_WORDS words. */
 enum { SENTINEL_ROWS = 16, RESET_UNITS = 1024, RESET_WORDS = 4 };
@@ -104,11 +105,11 @@ enum { OP_MAX_DIMS = 4, OP_NAME_CHARS = 12 };
 
 struct op_slot {
     char name[OP_NAME_CHARS];
-    char with[OP_NAME_CHARS];    /* optional: there if this operand is, "": in any case */
-    char without[OP_NAME_CHARS]; /* optional: there if this operand is not */
+    char with[OP_NAME_CHARS];    /* optional: present if this operand is; "": no condition */
+    char without[OP_NAME_CHARS]; /* optional: present if this operand is absent */
     bool optional, weight, state;
     bool flagged;                 /* may carry flags */
-    bool paired;                  /* ... two elements of 16 bits a flag */
+    bool paired;                  /* ... one for two elements of 16 bits */
     bool sentinel;                /* its words may be sentinels until they are stored */
     bool packable;                /* may be packed */
     bool packed;                  /* is packed */
@@ -124,9 +125,9 @@ struct op_info {
     struct op_slot in[OP_MAX_IN], out[OP_MAX_OUT];
 };
 
-/* op.def's row, read once for all; kind must be a valid op_kind. */
+/* The row of op.def, parsed once for all callers; kind must be a valid op_kind. */
 const struct op_info *op_info_of(enum op_kind kind);
-/* The columns of the row that need no reading; kind must be a valid op_kind. */
+/* The columns of the row that need no parsing; kind must be a valid op_kind. */
 enum op_target op_target_of(uint32_t kind);
 enum op_launch op_launch_of(uint32_t kind);
 enum op_split op_split_of(uint32_t kind);

@@ -26,7 +26,8 @@ struct binder {
 
 /* ---- numbers ---- */
 
-/* A number of the row while it is read. `known`: all its names are; else unknown is one of them. */
+/* A number of the row while it is read. `known`: all its names have values; else unknown has
+ * none. */
 struct number {
     uint64_t value;
     bool known;
@@ -48,7 +49,7 @@ static const char *read_word(const char *text, char word[OP_NAME_CHARS * 2]) {
     return text;
 }
 
-/* The constants of op.h that rows name, the attributes, T, L and P; false: no such name. */
+/* The value of a name: T, L, P, attributes, constants of op.h, bound names; false: no such name. */
 static bool find_known(const struct binder *b, const char *word, uint64_t *value) {
     const struct op_attrs *a = &b->s->attrs;
     const struct map_graph *g = &b->s->graph;
@@ -82,7 +83,7 @@ static bool find_known(const struct binder *b, const char *word, uint64_t *value
 
 static const char *read_sum(const struct binder *b, const char *text, struct number *n);
 
-/* min(a,b), after the word. */
+/* Reads "(a,b)", after the word min. */
 static const char *read_min(const struct binder *b, const char *text, struct number *n) {
     struct number other;
     text = read_sum(b, text + 1, n);
@@ -122,8 +123,8 @@ static const char *read_product(const struct binder *b, const char *text, struct
     return text;
 }
 
-/* Shapes are below 2^32 (model_spec.h), rows have two factors that are not constants at most: 64
- * bits do. */
+/* 64 bits are enough: shapes are below 2^32 (model_spec.h), and products have at most two factors
+ * that are not constants. */
 static const char *read_sum(const struct binder *b, const char *text, struct number *n) {
     text = read_product(b, text, n);
     while (*text == '+') {
@@ -145,7 +146,7 @@ static bool ends(char c) {
     return c == ',' || c == ']' || c == '\0';
 }
 
-/* After "u/N": "*X", X elements for N units, or "<X", of N units the first X. */
+/* Reads what follows "u/N": "*X", X elements for N units, or "<X", the first X of N units. */
 static const char *read_turns(const struct binder *b, const char *text, struct map_dim *m,
                               bool *known) {
     struct number n;
@@ -158,7 +159,7 @@ static const char *read_turns(const struct binder *b, const char *text, struct m
     return text;
 }
 
-/* "u(a,b)*D": what a task's units are of the dimension; sets *known. */
+/* Reads "u(a,b)*D": the part of the dimension that a task's units are. Sets *known. */
 static const char *read_units(const struct binder *b, const char *text, struct map_dim *m,
                               bool *known) {
     struct number n;
@@ -183,7 +184,7 @@ static const char *read_units(const struct binder *b, const char *text, struct m
     return op == '/' && *known ? read_turns(b, text, m, known) : text;
 }
 
-/* "@list": what a list names. Sets *known: it is an input of integers. */
+/* Reads "@list": what a list names. Sets *known: whether it is an input of integers. */
 static const char *read_listed(const struct binder *b, const char *text, struct map_dim *m,
                                bool *known) {
     char word[OP_NAME_CHARS * 2];
@@ -234,7 +235,7 @@ static int bind_name(struct binder *b, const char *word, uint64_t value) {
     return QN_OK;
 }
 
-/* "S" or "S*N" with N known: the name that makes the product `have`; false: there is none. */
+/* Solves "S" or "S*N", N known, for S: the product is `have`. false: the text is neither. */
 static bool solve(const struct binder *b, const char *text, uint64_t have, struct number *n) {
     struct number first, second = {.value = 1, .known = true};
     text = read_factor(b, text, &first);
@@ -246,7 +247,7 @@ static bool solve(const struct binder *b, const char *text, uint64_t have, struc
     return true;
 }
 
-/* Binds what a dimension of an operand that is there can tell. */
+/* Binds the name, or the units, that a dimension of a present operand determines. */
 static int learn(struct binder *b, const char *text, uint64_t have) {
     struct number n;
     if (is_word(text, 'u') && ends(text[1])) {
@@ -259,11 +260,11 @@ static int learn(struct binder *b, const char *text, uint64_t have) {
     return QN_OK;
 }
 
-/* Reads a dimension with all names known. `have`: the operand's, where it is there; else 0. Of
- * several extents it is the one that the operand has, or the first. */
+/* Reads a dimension, all names known. `have`: the operand's extent; 0: it is absent. Of several
+ * extents, takes the one that the operand has, or the first. */
 static int read_dim(const struct binder *b, const char *text, uint64_t have, struct map_dim *m) {
     struct number n;
-    if (text[0] == '*') { /* as it was made */
+    if (text[0] == '*') { /* as the operand has it */
         *m = (struct map_dim){.extent = have, .lo = have, .times = 1, .over = 1, .after = 1};
         return QN_OK;
     }
@@ -337,7 +338,7 @@ static int read_operand(const struct binder *b, const struct op_slot *slot,
     return QN_OK;
 }
 
-/* Holds an input to its row. */
+/* Checks an input against its row of op.def. */
 static int bind_input(const struct binder *b, int i, struct map_operand *m) {
     const struct op_slot *slot = &b->info->in[i];
     const struct map_shape *have = &b->s->in[i];
@@ -349,7 +350,7 @@ static int bind_input(const struct binder *b, int i, struct map_operand *m) {
     return same ? QN_OK : wrong_shape(b, slot, have, m);
 }
 
-/* Names that an input binds may stand in an input before it: two rounds. */
+/* Two rounds: an input may use a name that a later input binds. */
 static int bind_names(struct binder *b) {
     for (int round = 0; round < 2; round++)
         for (int i = 0; i < b->info->n_in; i++) {
@@ -431,7 +432,7 @@ static uint64_t clamp(uint64_t u, const struct map_dim *d) {
     return MIN(MAX(u, d->lo), d->hi) - d->lo;
 }
 
-/* Of each d->over units the first ones: how many there are before unit u. */
+/* Of each d->over units the first d->first: how many of these lie before unit u. */
 static uint64_t firsts_before(const struct map_dim *d, uint64_t u) {
     return u / d->over * d->first + MIN(u % d->over, (uint64_t)d->first);
 }

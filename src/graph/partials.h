@@ -4,19 +4,21 @@
  *   tile      PARTIAL_TILE columns of K; the last one may be shorter
  *   partial   the sum of a contiguous eighth of the tiles, added up in order of K: partial p has
  *             tiles [partial_first(n_tiles, p), partial_first(n_tiles, p + 1))
- *   sum       (p0 + p1 + p2 + p3) + (p4 + p5 + p6 + p7) of LINEAR, whose K several GPUs share, each
- *             half in order; p0 + p1 + ... + p7 in order of the others, whose K no GPU shares
+ *   sum       LINEAR, whose K several GPUs share: (p0 + p1 + p2 + p3) + (p4 + p5 + p6 + p7), each
+ *             half in order. Other operators, whose K no GPU shares: p0 + p1 + ... + p7 in order
  *
- * So each of 2, 4 or 8 GPUs has one contiguous shard of K. Of 2 each adds up its half and gives one
- * number, of 8 each gives its partial; of 4 the second and the last give two. A binary tree would
- * spare these two, but it has four sums at a time, the halves three, an order two. Tiles of many
- * token rows hold two in registers; docs/gpu-kernels.md says what a third one costs. (A CPU adds up
- * the others in one go: kernels/cpu/cpu_kernel.h.)
+ * So each of 2, 4 or 8 GPUs has one contiguous shard of K. Of 2 GPUs, each adds up its half and
+ * gives one number. Of 8, each gives its partial. Of 4, the second and the last give two numbers
+ * each. A binary tree would avoid the second number, but it needs four sums at a time, where halves
+ * need three and a plain order needs two. Tiles of many token rows hold two sums in registers;
+ * docs/gpu-kernels.md says what a third one costs. (A CPU adds up the dot products of other
+ * operators in one go: kernels/cpu/cpu_kernel.h.)
  *
- * Bounds are whole tiles, since a page of weights (codegen/cuda_abi.h) is one: no warp ever has two
- * partials in a page. They are p * n_tiles / 8 rounded up, so halves, quarters and eighths of the
- * tiles differ by one at most. With fewer than eight tiles some partials have none, and are no
- * terms: four tiles are partials 0, 2, 4 and 6, so that four GPUs have one each.
+ * Partials consist of whole tiles, since a page of weights (codegen/cuda_abi.h) is one tile wide:
+ * no warp ever has two partials in a page. Partial p begins at tile p * n_tiles / 8, rounded up, so
+ * halves, quarters and eighths of the tiles differ by one tile at most. With fewer than eight
+ * tiles, some partials have no tiles and are not terms of the sum: four tiles are partials 0, 2, 4
+ * and 6, so that four GPUs have one each.
  */
 #ifndef QN_GRAPH_PARTIALS_H
 #define QN_GRAPH_PARTIALS_H
@@ -49,7 +51,7 @@ ABI_FN uint32_t partial_nth(uint32_t n_tiles, uint32_t n) {
     return n_tiles < PARTIALS ? PARTIALS * n / n_tiles : n;
 }
 
-/* How many of the partials that have tiles make the first half: all, if the second has none. */
+/* How many of the partials that have tiles are in the first half: all, if the second has none. */
 ABI_FN uint32_t partial_half(uint32_t n_tiles) {
     return (partial_count(n_tiles) + 1) / 2;
 }

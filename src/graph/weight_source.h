@@ -34,7 +34,7 @@ static inline bool weight_source_is_whole(const struct weight_source *s) {
     return s->run == 0;
 }
 
-/* The tensor's row that is row i of the part; transposed: that has its first element. */
+/* The tensor's row that row i of the part is; transposed: the row of its first element. */
 static inline uint64_t weight_source_row(const struct weight_source *s, uint64_t i) {
     const uint64_t turn = i / s->run, in = i % s->run, kept = s->run - s->pairs;
     const uint64_t at = in - kept, half = s->pairs / 2;

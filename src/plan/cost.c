@@ -4,13 +4,14 @@
 #include "codegen/cuda_abi.h"
 #include "graph/kv_row.h"
 
-/* Weights that a worker without attention reads while few workers have attention: an H200's reads
- * them in 3 us. With 32 to 144 KB an H100 is as fast (docs/measurements.md, "Placement"). */
+/* Bytes of weights that a worker without attention reads while few workers have attention. A worker
+ * of an H200 reads them in 3 us. With 32 to 144 KB an H100 is as fast (docs/measurements.md,
+ * "Placement"). */
 static const uint64_t FEW_BYTES = 96 << 10;
 
-/* Of a block: bytes out of L2 in products by tiles (41 a cycle of 1.75 GHz), and of projections
- * that QKV_HEADS reads and writes (52 us for 2,048 rows of Qwen3-8B on 132 blocks; both on an H100,
- * docs/measurements.md, "Prompts"). */
+/* Rates of one block: of bytes from L2 in products by tiles (41 a cycle of 1.75 GHz), and of the
+ * projections that QKV_HEADS reads and writes (52 us for 2,048 rows of Qwen3-8B on 132 blocks).
+ * Both on an H100 (docs/measurements.md, "Prompts"). */
 static const double TILE_BYTES_PER_NS = 72, HEADS_BYTES_PER_NS = 15;
 
 static uint32_t items_of(const struct cost_attention *a) {
@@ -22,9 +23,9 @@ double cost_attention_whole(const struct cost_attention *a) {
     return a->device->piece_ns * a->pieces * rounds;
 }
 
-/* Pieces go to the task that merges them, and the merge to the next operator: two more hand-overs.
- * With a single row, a model whose layers do not fit the rings streams its weights behind one of
- * them. */
+/* Two more hand-overs: from the pieces to the task that merges them, and from the merge to the next
+ * operator. With a single row, a model whose layers do not fit the rings hides one of them: weights
+ * stream meanwhile. */
 double cost_attention_pieces(const struct cost_attention *a) {
     const struct device *d = a->device;
     const bool hidden = a->n_rows == 1 && !device_holds_layer(d, a->spec);

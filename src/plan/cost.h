@@ -13,7 +13,7 @@ struct cost_attention {
     const struct model_spec *spec;
     uint32_t n_rows, pieces;
 };
-/* The time if a task has all of a row and KV head. */
+/* The time if one task attends to the whole context of a row and KV head. */
 double cost_attention_whole(const struct cost_attention *a);
 /* The time if workers share the pieces, which are then merged. */
 double cost_attention_pieces(const struct cost_attention *a);
@@ -28,18 +28,18 @@ double cost_weights(const struct device *d, uint64_t bytes);
  * none). Negative: unknown. */
 double cost_operator(const struct cost_attention *a, enum op_kind kind, uint64_t bytes);
 
-/* Bytes of weights that a worker could read in the time of one of `slices` tasks of attention:
- * place counts such a task as so many. */
+/* Bytes of weights that a worker could read in the time of one of `slices` tasks of attention.
+ * task/place.c counts such a task as so many bytes. */
 uint64_t cost_slice_bytes(const struct device *d, const struct kgraph *k, enum dtype kv_dtype,
                           uint32_t slices);
 /* Whether at most half of the workers have a task of attention: all others wait for them. */
 bool cost_is_of_few(const struct device *d, uint32_t slices);
 
-/* What a task of a product of packed activations waits for, in rows that L2 gives: weight and token
- * rows that pass through its shared memory, tile by tile, and its share, `share_rows`, of all
- * weights, which come from memory once for each tile of tokens that the task has. On an H100 that
- * is the bound: a tile of 128 x 128 has 16 flops a byte, which takes all that L2 gives, and memory
- * gives half as much. */
+/* What a task of a product of packed activations waits for, in rows from L2. It waits for the
+ * weight and token rows that pass through its shared memory, tile by tile. It also waits for its
+ * share of all weights, `share_rows`, which comes from memory once for each tile of tokens that the
+ * task has. On an H100 that is the bound: a tile of 128 x 128 has 64 flops a byte, which takes all
+ * that L2 delivers, and memory delivers half as much. */
 uint64_t cost_tile_rows(uint32_t token_rows, uint32_t weight_rows, uint32_t share_rows);
 /* The time of so many of these rows, of `columns` columns of 16 bits. */
 double cost_tile_ns(uint64_t rows, uint32_t columns);

@@ -7,8 +7,8 @@ enum {
     RING_BYTES = 256 << 10, /* the ring of an sm_90 and the pages in registers */
     /* 42 MB of activations gain 2 % on Qwen3-8B, 61 MB cost 1 % (H100, docs/measurements.md). */
     KEPT_BYTES = 48 << 20,
-    /* Between QKV and O, where the context is in pieces: a ring lasts 7.0 us on an H200, where that
-     * shows, 10.3 on an H100, where it does not (docs/measurements.md). */
+    /* From QKV to O, where the context is in pieces. Memory fills a ring in 7.0 us on an H200,
+     * where that shows, and in 10.3 us on an H100, where it does not (docs/measurements.md). */
     PIECES_NS = 8500,
     /* A block's own way from a task's end to the next one's activations took 1.7 to 1.9 us (one
      * H100, Qwen3-0.6B), one more piece of a context in the same task 1.0 to 1.6 us (one H200;
@@ -36,7 +36,7 @@ struct device device_cuda(uint32_t cc, uint32_t n_workers, double bytes_per_ns) 
                            .piece_ns = PIECE_NS};
 }
 
-/* Up to 16 rows everywhere; 32 by wgmma's registers, where the hidden size has a k-tile for each
+/* Up to 16 rows stream everywhere. 25 to 32 do with wgmma, if the hidden size has a k-tile for each
  * warp of a block. */
 bool device_streams(const struct device *d, uint64_t n_rows, uint64_t hidden) {
     const uint64_t eights = (n_rows + PACK_ROWS - 1) / PACK_ROWS;

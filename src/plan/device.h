@@ -1,6 +1,6 @@
 /* device.h - what plans know of a device: one struct, filled by its backend, read by the compiler.
  *
- * Numbers of speed are for choosing between plans. They are on paper, or were measured on one card;
+ * Numbers of speed serve to choose between plans. They are nominal, or were measured on one card;
  * no result depends on them.
  */
 #ifndef QN_PLAN_DEVICE_H
@@ -26,15 +26,15 @@ struct device {
     } has;
     uint64_t ring_bytes; /* weights that a worker holds ahead of its tasks */
     uint64_t kept_bytes; /* activations that stay in L2 until the next iteration */
-    double bytes_per_ns; /* the memory's rate for one worker, on paper; 0: unknown */
-    double hand_over_ns; /* from a task's end to the results of the next one that needs it */
+    double bytes_per_ns; /* the memory's nominal rate for one worker; 0: unknown */
+    double hand_over_ns; /* from a task's end to the first use of its result */
     double piece_ns;     /* a further piece of a context in a task of attention */
 };
 
 struct device device_cpu(uint32_t n_workers);
 struct device device_cuda(uint32_t cc, uint32_t n_workers, double bytes_per_ns);
 
-/* Whether products of so many packed rows stream their weights; else they go by tiles. */
+/* Whether products of n_rows packed rows stream their weights; otherwise they run by tiles. */
 bool device_streams(const struct device *d, uint64_t n_rows, uint64_t hidden);
 
 /* Whether activations of n_rows rows and k columns are packed. A single row's are not, unless they

@@ -34,8 +34,8 @@ static uint32_t linear_tasks(const struct kgraph *k, const struct split_wish *wi
     return wish->linear_tasks != 0 ? MIN(wish->linear_tasks, blocks) : blocks;
 }
 
-/* Merge apart (docs/place.md): the workers without a task of the LINEAR after MERGE, if they merge
- * a row at once. The others have their task of LINEAR prepared meanwhile. */
+/* Merge apart (docs/place.md): MERGE is for the workers without a task of the next LINEAR, if they
+ * can merge a row at once. The other workers prepare their task of LINEAR meanwhile. */
 static uint32_t workers_to_merge_apart(const struct device *d, const struct kgraph *k,
                                        const struct split_wish *wish) {
     const uint32_t all = d->n_workers;
@@ -66,8 +66,8 @@ uint32_t split_beside(const struct kop *op, uint32_t want, uint32_t taken) {
     return CEIL_DIV(blocks, largest) <= left ? left : want;
 }
 
-/* An operator over contexts has at most a slice for each piece and head: a worker without one goes
- * straight on to the next product. */
+/* An operator over contexts has at most one slice for each piece and head. A worker without a slice
+ * goes straight on to the next product. */
 uint32_t split_slices(const struct kgraph *k, const struct kop *op, uint32_t want) {
     uint64_t items = (uint64_t)k->n_rows * k->spec.n_kv_heads;
     if (op->kind == OP_ATTENTION_SPLIT && spec_is_latent(&k->spec))

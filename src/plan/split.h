@@ -1,4 +1,4 @@
-/* split.h - how many tasks an operator wants, and for which workers: what decompose.c cuts for. */
+/* split.h - into how many tasks decompose.c cuts an operator, and for which workers. */
 #ifndef QN_PLAN_SPLIT_H
 #define QN_PLAN_SPLIT_H
 
@@ -11,15 +11,15 @@ struct split_wish {
     uint32_t linear_tasks; /* tile.linear's unit tiles; 0: no wish */
 };
 
-/* Output units that a tile is a multiple of. */
+/* A tile's output units are a multiple of this. */
 uint32_t split_grain(enum op_kind kind);
 
-/* Workers that an operator is for. */
+/* The number of workers that an operator is for. */
 uint32_t split_workers(const struct device *d, const struct kgraph *k, const struct kop *op,
                        const struct split_wish *wish);
 
-/* The tasks of an operator that wants so many, if `taken` workers have tasks of operators beside
- * it: it leaves these workers alone where its largest task gets no larger. */
+/* The number of tasks of an operator that wants `want`, if `taken` workers have tasks of operators
+ * beside it. It leaves these workers alone where its largest task gets no larger by that. */
 uint32_t split_beside(const struct kop *op, uint32_t want, uint32_t taken);
 
 /* Slices of an operator that can have work, at most `want`. */
@@ -33,16 +33,16 @@ struct split_tiles {
 struct split_product {
     uint32_t n_rows;               /* multiple of PACK_ROWS */
     uint32_t n_grains, grain_rows; /* grains of units, weight rows of one */
-    uint32_t most_rows;            /* row tiles; at least 1 */
+    uint32_t most_rows;            /* most row tiles; at least 1 */
     uint32_t want;
 };
-/* The cut whose largest task costs least, with no more tasks than that needs; its cost_tile_rows in
- * *cost unless NULL. */
+/* The cut whose largest task costs least, with no more tasks than that needs. Stores that task's
+ * cost_tile_rows in *cost unless NULL. */
 struct split_tiles split_product(const struct split_product *p, uint64_t *cost);
-/* QKV_FUSED of so many rows: a row tile has a tile of tokens (CUDA's PACK_TILE), which is more than
- * 64 of them. */
+/* QKV_FUSED of n_rows rows: at most one row tile for each tile of tokens (CUDA's PACK_TILE), and
+ * each has more than 64 rows. */
 struct split_product split_fused(const struct model_spec *s, uint32_t n_rows, uint32_t want);
-/* QKV_LINEAR of as many, where weights do not stream. */
+/* QKV_LINEAR of n_rows rows, where weights do not stream. */
 struct split_product split_projections(const struct model_spec *s, uint32_t n_rows, uint32_t want);
 
 /* The cut of an operator of n_rows packed rows and n_blocks grains of units. */

@@ -1,8 +1,8 @@
 /* variant.c - see variant.h.
  *
- * Rows go 1, 8, 16, 32 ...: packed ones come in eights, and two cost what eight do. For each number
- * of rows there is a variant for all contexts, and shorter ones in front of it where another way is
- * cheaper for them, or where fewer workers have pieces.
+ * Variants have 1, 8, 16, 32 ... rows: packed rows come in eights, and two rows cost what eight do.
+ * For each number of rows there is a variant for all contexts. In front of it are variants for
+ * shorter contexts, where another way is cheaper for them, or where fewer workers have pieces.
  */
 #include "plan/variant.h"
 #include "base/checked.h"
@@ -11,8 +11,8 @@
 #include "plan/cost.h"
 #include "plan/split.h"
 
-/* One task has a whole context of at most so many pieces, unless every row is another request's:
- * contexts of an iteration may differ, and all wait for the longest. */
+/* Most pieces of a context that one task attends to alone, unless every row is another request's.
+ * Contexts of an iteration may differ, and all tasks wait for the longest. */
 enum { WHOLE_PIECES = 8 };
 
 /* A variant while its ways are chosen. */
@@ -30,7 +30,8 @@ static uint32_t pieces_of(const struct planner *p) {
     return CEIL_DIV(p->context, (uint32_t)ATTENTION_PIECE);
 }
 
-/* Items of attention: a row's KV heads; of latents on CUDA a row's heads, 16 at a time. */
+/* Items of attention: one for each row and KV head; of latents on CUDA, one for each row and 16
+ * heads. */
 static uint32_t items_of(const struct plan_request *r, uint32_t n_rows) {
     const bool latent = spec_is_latent(r->spec) && r->device->kind == DEVICE_CUDA;
     return n_rows * (latent ? CEIL_DIV(r->spec->n_heads, 16u) : r->spec->n_kv_heads);
@@ -66,8 +67,8 @@ static const char *not_whole(const struct planner *p) {
     return pieces_of(p) > WHOLE_PIECES ? "contexts may differ: the longest is waited for" : NULL;
 }
 
-/* Why a context is not cut where heads and attention are operators of their own; NULL: it can be.
- * On CUDA only latents are so, for as many rows as STEP has: parts are many bytes. */
+/* Why a context cannot be cut where heads and attention are separate operators; NULL: it can be. On
+ * CUDA only contexts of latents can, with as many rows as STEP has: parts are many bytes. */
 static const char *not_split(const struct planner *p) {
     const struct plan_request *r = p->r;
     if (r->device->kind != DEVICE_CUDA) return NULL;
@@ -112,8 +113,8 @@ static void choose_attention(const struct planner *p, struct plan_choice *c) {
     choose_cheapest(c);
 }
 
-/* Whether pieces of latents are merged by the tasks that need the result: a hand-over less, and
- * each of these tasks reads all pieces of a head. */
+/* Whether pieces of latents are merged by the tasks that need the result. This saves a hand-over,
+ * but each of these tasks reads all pieces of a head. */
 static bool merges_values(const struct planner *p) {
     return spec_is_latent(p->r->spec) && p->r->device->kind == DEVICE_CUDA &&
            p->n_rows <= PACK_ROWS;
@@ -138,8 +139,8 @@ static uint64_t layer_weight_bytes(const struct model_spec *s) {
 }
 
 /* The ways stand in order of preference, not of cost. Bytes through L2 and shared memory decide
- * between them, and no rate of these is known: streaming reads activations once, parts read an
- * eighth of them in each task, tiles read all of them in each. Parts were measured up to
+ * between them, and the rates of these are unknown. Streaming reads activations once; parts read an
+ * eighth of them in each task; tiles read all of them in each. Parts were measured up to
  * SPLITK_ROWS rows. */
 static void choose_linear(const struct planner *p, struct plan_choice *c) {
     const struct plan_request *r = p->r;
@@ -152,7 +153,7 @@ static void choose_linear(const struct planner *p, struct plan_choice *c) {
     const char *plain = packs ? NULL : "activations are rows, not packed";
     const bool streams = device_streams(r->device, p->n_rows, r->spec->hidden);
     const char *no_parts = !r->cut_linear            ? "linear=parts is not asked for"
-                           : p->n_rows > SPLITK_ROWS ? "more than 256 rows"
+                           : p->n_rows > SPLITK_ROWS ? "too many rows for parts"
                            : r->spec->hidden % SQUARES_COLUMNS != 0 ? "hidden is no multiple of 16"
                                                                     : NULL;
     *c = (struct plan_choice){
@@ -206,7 +207,7 @@ static const char *not_fused(const struct planner *p, const struct plan_choice *
     return cuda_head_tiles(r->spec->head_dim) ? NULL : "heads are no part of 128 columns";
 }
 
-/* Heads of whole tiles are coarser to share out; columns are read again by the operator that makes
+/* Tiles of whole heads are coarser to share out. Columns are read again by the operator that makes
  * heads of them. */
 static void choose_qkv(const struct planner *p, const struct plan_choice *attention,
                        struct plan_choice *c) {
@@ -246,9 +247,10 @@ static uint64_t sentinel_row_bytes(const struct model_spec *s) {
            (uint64_t)s->intermediate * 2;
 }
 
-/* Whether activations may say by sentinels that they are there (task/transport.c). No two of them
- * share bytes then: it pays while L2 keeps them until the next iteration, and while the pieces of a
- * cut context are not among them. What PACK packs does not ride: nothing would behind it. */
+/* Whether activations may travel by sentinels (task/transport.c). No two of them share bytes then.
+ * So sentinels pay while L2 keeps all activations until the next iteration, and while the pieces of
+ * a cut context are not among them. PACK's input is not carried by data, so nothing behind a PACK
+ * would be. */
 static bool uses_sentinels(const struct planner *p, const struct plan_choice *attention) {
     const struct plan_request *r = p->r;
     const struct model_spec *s = r->spec;
@@ -288,8 +290,8 @@ static uint32_t whole_context(const struct plan_request *r, uint32_t n_rows) {
 }
 
 /* The longest cut context whose pieces occupy one in `part` workers; 0: none. The other workers go
- * on from the projections to the next product, and get more of it (task/place.c). 0 where no
- * context may be whole, but of latents, which are cut whatever the context. */
+ * on from the projections to the next product, and get more of it (task/place.c). Also 0 where no
+ * context may be whole, except with latents, whose contexts are cut whatever their length. */
 static uint32_t few_context(const struct plan_request *r, uint32_t n_rows, uint32_t part) {
     const uint32_t items = items_of(r, n_rows);
     const bool cut = spec_is_latent(r->spec) && r->device->kind == DEVICE_CUDA &&
@@ -298,10 +300,11 @@ static uint32_t few_context(const struct plan_request *r, uint32_t n_rows, uint3
     return MIN(r->max_model_len, r->device->n_workers / part / items * ATTENTION_PIECE);
 }
 
-/* Whether n_rows, more than ATTENTION_STEP can have, get a variant for rows of different requests.
- * It is for all contexts: with 32 requests of 3,900 positions a token of Qwen3-8B takes 12.5 ms
- * instead of 16.9, of 100 positions 5.97 instead of 6.23 (H100, docs/measurements.md, "17 to 64
- * rows"). With fewer requests than half of its rows a smaller variant runs. */
+/* Whether n_rows rows, more than ATTENTION_STEP can have, get a variant for rows of different
+ * requests. This variant is for all contexts: with 32 requests of 3,900 positions a token of
+ * Qwen3-8B takes 12.5 ms instead of 16.9, of 100 positions 5.97 instead of 6.23 (H100,
+ * docs/measurements.md, "17 to 64 rows"). With fewer requests than half of its rows a smaller
+ * variant runs. */
 static bool has_decode_only(const struct plan_request *r, uint32_t n_rows) {
     const struct planner p = {r, n_rows, r->max_model_len, true};
     struct plan_choice c;
@@ -344,11 +347,11 @@ static int plan_rows(struct diag *d, const struct plan_request *r, uint32_t n_ro
     return QN_OK;
 }
 
-/* Rows of the variant after the one of n_rows. From two tiles of tokens on a task has one of them
- * (split_packed). A worker whose tile the iteration does not have waits: up to six tiles there is a
- * variant for each number of tiles, then for every second one, from 16 on two between powers of
- * two. (With one of seven, whose products are 7 x 18 tasks, a prompt of 850 tokens of Qwen3-8B
- * took 31.6 ms instead of 29.4; H100.) */
+/* Rows of the variant after the one of n_rows. From two tiles of tokens on, a task has one of them
+ * (split_packed), and a worker whose tile the iteration does not have waits. So there is a variant
+ * for each number of tiles up to six, then for every second one, from 16 on two for each doubling.
+ * (With a variant of seven tiles, whose products are 7 x 18 tasks, a prompt of 850 tokens of
+ * Qwen3-8B took 31.6 ms instead of 29.4; H100.) */
 static uint32_t rows_after(const struct plan_request *r, uint32_t n_rows) {
     if (r->device->kind != DEVICE_CUDA || n_rows < PACK_TILE / 2) return 2 * n_rows;
     if (n_rows < PACK_TILE) return n_rows + PACK_TILE / 4;

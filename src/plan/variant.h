@@ -18,9 +18,9 @@ struct plan_request {
     uint32_t n_slots, max_model_len, max_batched_tokens;
     /* Ways that a user may switch off (engine/compile_option.c). */
     bool cut_qkv, join_heads, cut_linear;
-    uint32_t whole_from; /* one task may have a whole context from so many rows on; 0: never */
-    bool places_all;     /* no task is handed out at run time */
-    bool rides;          /* activations may say themselves when they are there */
+    uint32_t whole_from; /* rows from which one task may have a whole context; 0: never */
+    bool places_all;     /* there are no JIT tasks */
+    bool rides;          /* events may be carried by data (task/transport.c) */
 };
 
 /* One way to do a thing. */

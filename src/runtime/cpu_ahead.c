@@ -5,7 +5,7 @@
 
 enum { LINE_BYTES = 64, LINES_PER_POLL = 8 };
 
-/* The weights of a task. */
+/* Lists the weights of a task. */
 static void begin(const struct cpu_core *core, struct cpu_ahead *a, uint32_t task) {
     const struct prog_header *p = core->config.program;
     struct prog_weight_rows rows[OP_MAX_IN];

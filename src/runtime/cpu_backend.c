@@ -50,7 +50,7 @@ int cpu_backend_plan(struct diag *d, const struct cpu_config *config, struct cpu
 
 /* ---- threads ---- */
 
-/* Sleeps until launch number `next` or the end. Whether it is a launch. */
+/* Sleeps until launch number `next` or the end. Returns whether it is a launch. */
 static int wait_launch(struct gate *g, uint32_t next) {
     for (;;) {
         uint32_t launch = rt_load_acquire(&g->launch);
@@ -60,9 +60,10 @@ static int wait_launch(struct gate *g, uint32_t next) {
     }
 }
 
-/* Puts the calling thread on a CPU of its own, without binding it: the system moves it when others
- * want that CPU. Threads that start together would else share one for a while. The first one takes
- * the CPU where it starts, so that engines that are opened one after the other differ. */
+/* Puts the calling thread on a CPU of its own, without binding it: the system moves it when other
+ * threads want that CPU. Otherwise threads that start together would share one for a while. The
+ * first thread takes the CPU where the backend was opened, so that engines that are opened one
+ * after the other differ. */
 static void spread(const struct thread *t) {
     cpu_set_t all, one;
     const int first = t->backend->first_cpu;

@@ -27,7 +27,7 @@ struct cpu_backend_stats {
 /* What open would take. Errors: QN_EINVAL, QN_ELIMIT. */
 int cpu_backend_plan(struct diag *d, const struct cpu_config *config, struct cpu_plan *plan);
 
-/* CPUs that this process may use: of its affinity, and of the quota of its control groups. */
+/* CPUs that this process may use, by its affinity and by the quota of its control groups. */
 uint32_t cpu_backend_cpus(void);
 
 /* Takes the memory and starts the threads. Program and weights must outlive the backend. */
@@ -35,7 +35,7 @@ int cpu_backend_open(struct diag *d, const struct cpu_config *config, struct cpu
 /* Stops the threads after the tasks that they are in, and releases everything. NULL is allowed. */
 void cpu_backend_close(struct cpu_backend *b);
 
-/* mailbox.h says what these do. After a stall they give QN_ESTALL with the report. */
+/* mailbox.h says what these do. After a stall the two submits return QN_ESTALL with the report. */
 int cpu_backend_submit_with(struct diag *d, struct cpu_backend *b, const struct rt_request *request,
                             const struct rt_extras *extras, const int32_t *prompt, uint32_t *slot);
 int cpu_backend_submit(struct diag *d, struct cpu_backend *b, const struct rt_request *request,
@@ -60,7 +60,7 @@ int cpu_backend_run(struct diag *d, struct cpu_backend *b);
 uint32_t cpu_backend_heartbeat(const struct cpu_backend *b);
 /* Exact while nothing runs. */
 void cpu_backend_stats(const struct cpu_backend *b, struct cpu_backend_stats *stats);
-/* At any time. */
+/* May be called at any time. */
 void cpu_backend_reads(const struct cpu_backend *b, struct rt_reads *reads);
 /* After run: cpu_core_check. */
 int cpu_backend_check(struct diag *d, const struct cpu_backend *b);

@@ -27,7 +27,7 @@ static struct rt_options options_of(const struct cpu_config *c, uint32_t n_block
         .n_kv_blocks = n_blocks,
         .max_batched = c->max_batched_tokens,
         .n_top = c->n_top,
-        /* A worker that waits leaves its CPU at once when there are not enough of them. */
+        /* When there are fewer CPUs than workers, a waiting worker leaves its CPU at once. */
         .spin_limit = c->program->n_workers <= n_cpus ? 4000 : 0,
         .until_idle = until_idle,
         .linger_ns = c->linger_ns,

@@ -1,7 +1,7 @@
 /* cpu_core.h - a program with all the memory that it runs in on the CPU: what the threaded backend
  * (cpu_backend.h) and the single-threaded interpreter (task_sim.h) have in common.
  *
- * One anonymous mapping, planned before it is taken, untouched pages cost nothing:
+ * It is one anonymous mapping, planned before it is taken. Untouched pages cost nothing.
  *
  *   state | mail | workspace | KV cache, layer by layer | rope | scratch, worker by worker
  */
@@ -14,13 +14,13 @@
 #include "task/program_map.h"
 
 /* Runs the body of program task `task` as worker `worker`; `user` from the config. For tests: it
- * stands for the kernels, SAMPLE included. */
+ * replaces the kernels, SAMPLE included. */
 typedef void cpu_run_task(void *user, const struct rt_batch *batch, uint32_t worker, uint32_t task);
 
 struct cpu_config {
     const struct prog_header *program; /* borrowed; program_check has passed it */
-    /* Borrowed; base addresses, by index in SECTION_WEIGHT; of a stack (graph/kernel_graph.h) the
-     * address of its tensors' addresses. */
+    /* Borrowed; base addresses, by index in SECTION_WEIGHT. A stack (graph/kernel_graph.h) has the
+     * address of the list of its tensors' addresses. */
     const void *const *weights;
     uint32_t n_kv_blocks;        /* 0: enough for n_slots requests of max_model_len */
     const char *isa;             /* cpu_isa_select's name; NULL: the best */
@@ -31,10 +31,10 @@ struct cpu_config {
     uint64_t hash_seed, max_step_ns, linger_ns;
     bool serve; /* threads wait for requests; otherwise cpu_backend_run runs until idle */
     struct rt_trace *trace; /* borrowed; rt_trace.h; NULL: no trace */
-    /* For tests: instead of the system's word how long a worker's thread was ready and did not run,
-     * in ns, in all (cpu_crowd.h). */
+    /* For tests: replaces the system's run delay of a worker's thread, in ns, in all (cpu_crowd.h).
+     */
     uint64_t (*run_delay)(void *user, uint32_t worker);
-    uint32_t crowd_hurry;   /* ... and the times there divided by this; 0: 1 */
+    uint32_t crowd_hurry;   /* ... and the times there are divided by this; 0: 1 */
     cpu_run_task *run_task; /* NULL: the kernels. If set, weights and kernels are not touched */
     void *user;
 };
@@ -79,7 +79,7 @@ void cpu_core_close(struct cpu_core *core);
 /* Runs the body of a task. */
 void cpu_core_run(const struct cpu_core *core, uint32_t worker, uint32_t task);
 
-/* Between iterations: whether every counter is exactly what the runs of its variant make it.
+/* Between iterations: checks that every counter is exactly what the runs of its variant make it.
  * Errors: QN_EVERIFY naming the event. */
 int cpu_core_check(struct diag *d, const struct cpu_core *core);
 

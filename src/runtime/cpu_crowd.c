@@ -36,7 +36,7 @@ void cpu_crowd_close(struct cpu_crowd *c) {
 
 /* ---- steps ---- */
 
-/* One step of a worker that the thread holds. Whether it ran a task. */
+/* One step of a worker that the thread holds. Returns whether it ran a task. */
 static bool step(const struct cpu_crowd *c, struct rt_worker *w) {
     if (!rt_worker_next(&c->core->rt, w)) return false;
     cpu_core_run(c->core, w->id, w->task);
@@ -44,7 +44,7 @@ static bool step(const struct cpu_crowd *c, struct rt_worker *w) {
     return true;
 }
 
-/* A step of each worker that is free. */
+/* Takes a step of each worker that is free. */
 static void help(struct cpu_crowd *c, uint32_t active) {
     for (uint32_t i = active; i < c->n; i++) {
         struct cpu_role *r = &c->roles[i];
@@ -54,7 +54,7 @@ static void help(struct cpu_crowd *c, uint32_t active) {
     }
 }
 
-/* Gives its worker up until the thread is active again. */
+/* Releases the thread's worker until the thread is active again. */
 static void park(struct cpu_crowd *c, uint32_t index) {
     struct cpu_role *r = &c->roles[index];
     uint32_t active = rt_load_relaxed(&c->active), spins = 0;
@@ -66,14 +66,14 @@ static void park(struct cpu_crowd *c, uint32_t index) {
 
 /* ---- delays ---- */
 
-/* For how long the calling thread was ready to run and did not, in all; 0: the system does not say.
+/* How long the calling thread was ready to run and did not run, in all; 0: the system does not say.
  */
 static uint64_t system_delay(int file) {
     char text[96], *end;
     const ssize_t n = file < 0 ? -1 : pread(file, text, sizeof text - 1, 0);
     if (n <= 0) return 0;
     text[n] = '\0';
-    (void)strtoull(text, &end, 10); /* what it ran */
+    (void)strtoull(text, &end, 10); /* the time that it ran */
     return strtoull(end, NULL, 10);
 }
 
@@ -102,8 +102,8 @@ static uint64_t all_delays(const struct cpu_crowd *c) {
     return sum;
 }
 
-/* Thread 0: whether the window is over, by its length or by what was lost. One that is much longer
- * than it should be was one of sleep, and says nothing. */
+/* Thread 0: ends a window that is long enough, or in which too much was lost. A window that is much
+ * longer than it should be was spent asleep, and says nothing. */
 static void judge(struct cpu_crowd *c, uint64_t now) {
     const uint64_t wall = now - c->since, sum = all_delays(c), lost = sum - c->seen;
     const uint64_t most = (c->on_trial ? CPU_CROWD_TRIAL_LOST_NS : CPU_CROWD_LOST_NS) / c->hurry;
@@ -118,7 +118,7 @@ static void judge(struct cpu_crowd *c, uint64_t now) {
     c->seen = sum;
 }
 
-/* Now and then a thread reads its delay; thread 0 all threads'. */
+/* Now and then a thread reads its delay, and thread 0 judges all delays. */
 static void look(struct cpu_crowd *c, uint32_t index) {
     struct cpu_role *r = &c->roles[index];
     if (++r->turns % CPU_CROWD_TURNS != 0) return;

@@ -119,7 +119,7 @@ static void post(struct mailbox *m, uint32_t kind, uint32_t slot) {
     }
 }
 
-/* How the request ended on all ranks; RT_RUNNING: it has not on some. */
+/* How the request ended on all ranks; RT_RUNNING: it has not ended on some rank. */
 static uint32_t finish_of(const struct mailbox *m, uint32_t slot) {
     uint32_t finish = rt_host_load_acquire(&m->ranks[0]->posts[slot].finish);
     for (uint32_t k = 1; k < m->n_ranks; k++)

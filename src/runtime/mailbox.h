@@ -12,8 +12,8 @@
 #include <stdbool.h>
 
 struct mailbox {
-    /* Bound to the host's view; only their mailbox fields are used. Each rank hears all commands in
-     * the same order. Rank 0 is the one that is read. */
+    /* Bound to the host's view; only their mailbox fields are used. Each rank gets all commands in
+     * the same order. Tokens are read from rank 0. */
     const struct rt *ranks[PROG_MAX_RANKS];
     uint32_t n_ranks;
     struct rt_batch limits; /* only its numbers are used */
@@ -25,7 +25,7 @@ struct mailbox {
     uint8_t *state;       /* [n_slots] enum mailbox_state */
 };
 
-/* What has come of a request so far. The arrays are the runtime's and stay valid until the slot is
+/* What a request has produced so far. The arrays are the runtime's and stay valid until the slot is
  * released; only the first n_out entries may be read. */
 struct mailbox_view {
     uint32_t n_out;
@@ -34,9 +34,10 @@ struct mailbox_view {
     const int32_t *tokens;
     const float *logprobs; /* natural log */
     uint32_t n_scored;
-    const float *scored; /* [n_scored] the same of the prompt's last tokens, once n_out > 0 */
-    uint32_t n_top;      /* the limits' */
-    const struct rt_token_value *tops; /* [][n_top] beside `tokens`; valid: rt_request.n_top each */
+    const float *scored; /* [n_scored] the prompt's last tokens' logprobs, once n_out > 0 */
+    uint32_t n_top;      /* rt_lists.n_top */
+    const struct rt_token_value *tops; /* [][n_top] beside `tokens`; the first rt_request.n_top of
+                                        * each are valid */
     const struct rt_token_value *scored_tops; /* [n_scored][n_top] likewise */
 };
 
@@ -53,7 +54,7 @@ void mailbox_close(struct mailbox *m);
  * QN_EBUSY when all slots are taken. */
 int mailbox_submit(struct diag *d, struct mailbox *m, const struct rt_request *request,
                    const int32_t *prompt, uint32_t *slot);
-/* The same for a request with more; extras NULL: nothing. */
+/* The same for a request with extras; NULL: none. */
 int mailbox_submit_with(struct diag *d, struct mailbox *m, const struct rt_request *request,
                         const struct rt_extras *extras, const int32_t *prompt, uint32_t *slot);
 
@@ -65,25 +66,25 @@ int mailbox_cancel(struct diag *d, struct mailbox *m, uint32_t slot);
  * slot not in use. */
 int mailbox_poll(struct diag *d, struct mailbox *m, uint32_t slot, struct mailbox_view *view);
 
-/* Rank 0's, at any time. */
+/* Rank 0's counts; may be called at any time. */
 void mailbox_counts(const struct mailbox *m, struct rt_counts *counts);
 
-/* For the thread that makes masks (rt_mask.h), of a slot in use. Neither takes the mutex: a thread
- * that is stopped in one of them holds up nobody.
- * Output tokens that are there on all ranks, and where; what they are does not change. */
+/* The next two are for the mask thread (rt_mask.h), for a slot in use. Neither takes the mutex, so
+ * a thread that is stopped in one of them holds up no other thread. mailbox_given: the output
+ * tokens that have arrived on all ranks, and where they lie. These tokens do not change. */
 uint32_t mailbox_given(const struct mailbox *m, uint32_t slot, const int32_t **tokens);
-/* Hands over the mask of the tokens that may come after n_out tokens, for a vocabulary's bits: once
- * for each n_out > 0, when mailbox_given has come to it. */
+/* Hands over the mask of the tokens that may come after n_out tokens, one bit per token of the
+ * vocabulary: once for each n_out > 0, when mailbox_given has reached it. */
 void mailbox_mask(const struct mailbox *m, uint32_t slot, uint32_t n_out, const uint32_t *mask);
 
-/* Gives a finished slot back. Errors: QN_EINVAL for a slot not in use, QN_EBUSY when the request
- * has not finished. */
+/* Releases a finished slot. Errors: QN_EINVAL for a slot not in use, QN_EBUSY when the request has
+ * not finished. */
 int mailbox_release(struct diag *d, struct mailbox *m, uint32_t slot);
 
-/* A number that changes whenever there may be something new to poll, and a sleep until it differs
- * from `seen`, at most timeout_ns. It ends early for any wake-up of mail.progress, one that belongs
- * to an earlier change included. Runtime threads on the CPU wake it themselves; beside a GPU the
- * backend's watcher does. */
+/* mailbox_progress changes whenever there may be something new to poll. mailbox_wait sleeps until
+ * it differs from `seen`, at most timeout_ns. The sleep ends early for any wake-up of
+ * mail.progress, including one that belongs to an earlier change. On the CPU the runtime's threads
+ * wake the sleepers; beside a GPU the backend's watcher does. */
 uint32_t mailbox_progress(const struct mailbox *m);
 void mailbox_wait(struct mailbox *m, uint32_t seen, uint64_t timeout_ns);
 

@@ -1,7 +1,7 @@
 /* rt_append.h - a request gets its next token: what SAMPLE does, on every backend.
  *
- * While nothing but decoding goes on (rt_rows.steady) each request's row stays where it is and is
- * of its newest token. So the sampler that has that token lays the row out, all samplers at the
+ * In a steady iteration (rt_rows.steady) each request's row stays where it is and is of its newest
+ * token. So the SAMPLE task that has that token lays the row out. All SAMPLE tasks do so at the
  * same time, and the boundary has nothing left to do for any row.
  */
 #ifndef QN_RUNTIME_RT_APPEND_H
@@ -23,15 +23,15 @@ RT_FN int rt_is_scored(const struct rt_slot *s, uint32_t position) {
     return position + 1 < s->n_prompt;
 }
 
-/* Where the next token of a request, which has `slot`, and its log-probability lie; s: what the
- * slot is before it is appended. */
+/* Where the next token of the request in `slot` and its log-probability lie; s: the slot before the
+ * token is appended. */
 RT_FN uint64_t rt_append_at(const struct rt_batch *b, uint32_t slot, const struct rt_slot *s) {
     return (uint64_t)slot * b->max_model_len + s->n_known;
 }
 
-/* Appends a token to the request of logit row `row`, which has `slot`; s: what that was before;
- * stops: rt_is_stop. By one thread; the iteration's other tasks that read its rows are done. The
- * token's log-probability is stored beside it (rt_append_at), by the thread that has it. */
+/* Appends a token to the request in `slot`, of logit row `row`; s: the slot before; stops:
+ * rt_is_stop. One thread calls this, after the iteration's other tasks that read its rows are done.
+ * The thread that has the token's log-probability stores it beside the token (rt_append_at). */
 RT_FN void rt_append(const struct rt_batch *b, uint32_t row, uint32_t slot, const struct rt_slot *s,
                      int32_t token, int stops) {
     struct rt_slot *to = &b->slots[slot];
@@ -51,8 +51,8 @@ RT_FN void rt_append(const struct rt_batch *b, uint32_t row, uint32_t slot, cons
     b->rows.position[row] = (int32_t)position;
 }
 
-/* Instead of rt_append, for a guided request whose mask is not there: it sits the iteration out.
- * Its row is laid out again, with the same bits. */
+/* Instead of rt_append, for a guided request whose mask is not made yet: the request sits the
+ * iteration out. Its row is laid out again, with the same bits. */
 RT_FN void rt_sit_out(const struct rt_batch *b, uint32_t slot, const struct rt_slot *s) {
     struct rt_slot *to = &b->slots[slot];
     to->n_computed = s->n_known - 1;

@@ -7,7 +7,7 @@
  *   slots     one per request in flight; written by the iteration boundary (rt_boundary.h) and by
  *             the SAMPLE task of that request's row, which the boundary orders.
  *   rows      the token rows of the current iteration; written at the boundary, read by tasks.
- *             While it is steady SAMPLE writes those of the next one (rt_append.h).
+ *             In a steady iteration SAMPLE writes the rows of the next one (rt_append.h).
  *   KV cache  blocks of kv_block positions, found through a block table per slot:
  *
  *       state tensor of a layer: [n_blocks] blocks, each as graph/kv_row.h draws it
@@ -25,7 +25,8 @@ enum {
     RT_MAX_STOP_IDS = 16,
     RT_MAX_BIASES = 300,
     RT_MAX_TOP = 100,
-    RT_SAMPLED_WORDS = 32, /* of a request, the first: all that SAMPLE reads, one load for a warp */
+    RT_SAMPLED_WORDS = 32, /* first words of a request: all that SAMPLE reads, one load for a
+                            * warp */
     RT_MAX_CACHE_SPACE = 0x3ffffff0,
 };
 
@@ -57,7 +58,7 @@ ABI_SIZE(struct rt_sampling, 40);
 
 /* One request as the host writes it. */
 struct rt_request {
-    uint32_t n_prompt;   /* tokens of it in the slot's row of `tokens`, at least 1 */
+    uint32_t n_prompt;   /* its prompt's tokens in the slot's row of `tokens`, at least 1 */
     uint32_t max_tokens; /* output tokens wanted; n_prompt + max_tokens <= max_model_len */
     uint32_t n_stop;
     int32_t stop[RT_MAX_STOP_IDS]; /* token ids that end it (eos and stop_token_ids) */
@@ -68,30 +69,29 @@ struct rt_request {
     uint8_t n_top;       /* most likely tokens to list beside each, at most rt_lists.n_top */
     uint8_t guided;      /* 1: each token is one that the slot's mask allows (rt_mask.h) */
     uint16_t n_biases;   /* of the slot's rt_lists.biases, at most RT_MAX_BIASES */
-    /* SAMPLE does not read on. */
-    uint32_t cache_space; /* requests of one space may have each other's KV blocks; at most
+    /* SAMPLE reads none of the following. */
+    uint32_t cache_space; /* requests of one space may share KV blocks; at most
                            * RT_MAX_CACHE_SPACE */
     int32_t priority;     /* of requests that wait, the lowest goes first */
 };
 ABI_SIZE(struct rt_request, 136);
 
-#define RT_SAT_OUT 0xffffffffu /* rt_slot.in_flight: it has had no token in the last iteration */
+#define RT_SAT_OUT 0xffffffffu /* rt_slot.in_flight: the request sat the last iteration out */
 
 enum rt_slot_state { SLOT_FREE = 0, SLOT_WAITING = 1, SLOT_RUNNING = 2 };
 
-/* One request as the runtime keeps it. What SAMPLE does for a logit row of slot s, with p =
- * n_known before it: tokens[s][p] = the token, logprobs[s][p] = its log-probability, n_known = p +
- * 1, n_computed = p, in_flight = 0, and finish = RT_FINISH_STOP for a stop id (kept in tokens) or
- * RT_FINISH_LENGTH when n_known reaches n_limit (rt_append.h). It must advance n_known, or say that
- * the request sits the iteration out (rt_sit_out): the boundary ends a request that does neither.
- */
+/* One request as the runtime keeps it. For a logit row of slot s, with p = n_known before it,
+ * SAMPLE sets tokens[s][p] = the token, logprobs[s][p] = its log-probability, n_known = p + 1,
+ * n_computed = p, in_flight = 0, and finish = RT_FINISH_STOP for a stop id (kept in tokens) or
+ * RT_FINISH_LENGTH when n_known reaches n_limit (rt_append.h). SAMPLE must advance n_known or have
+ * the request sit the iteration out (rt_sit_out): the boundary ends a request otherwise. */
 struct rt_slot {
     uint32_t state;      /* enum rt_slot_state */
     uint32_t n_known;    /* prompt tokens plus sampled tokens */
     uint32_t n_computed; /* positions whose KV rows are in the cache */
     uint32_t n_prompt;
     uint32_t n_limit;   /* n_known at which it ends for its length */
-    uint32_t finish;    /* enum rt_finish, set by SAMPLE */
+    uint32_t finish;    /* enum rt_finish, set by SAMPLE and by the boundary */
     uint32_t n_blocks;  /* KV blocks it holds */
     uint32_t in_flight; /* token rows of it that are laid out and not yet sampled; RT_SAT_OUT */
 };
@@ -99,16 +99,16 @@ ABI_SIZE(struct rt_slot, 32);
 
 /* The token rows of the current iteration. Arrays have the length named; all rows are valid.
  *
- * The token rows of a request follow each other. Its logit rows are those of its last `count` token
- * rows, and follow each other, too: 1 while it decodes, none in the middle of a prompt, more where
- * tokens of the prompt are scored. A logit row is of the token at its position + 1: a token of the
- * prompt is there already, and SAMPLE stores its log-probability; the next one is drawn. */
+ * The token rows of a request are contiguous. So are its logit rows, which are those of its last
+ * token rows: one while it decodes, none in the middle of a prompt, more where tokens of the prompt
+ * are scored. A logit row is for the token at its position + 1. If that token is part of the
+ * prompt, SAMPLE stores its log-probability; else SAMPLE draws it. */
 struct rt_rows {
     uint32_t n_rows;       /* rows in use, <= the variant's T */
     uint32_t n_logit_rows; /* <= the variant's L */
     uint32_t steady;  /* 1: row i, and logit row i, is of the i-th running request, which decodes */
     uint32_t scored;  /* 1: some request has several logit rows */
-    uint32_t n_alone; /* the first rows, of requests that have one */
+    uint32_t n_alone; /* the first rows: of requests that have one row */
     uint32_t *ended;  /* SAMPLE: 1, if a request of a steady iteration has ended or sat it out */
     int32_t *token;   /* [T] */
     int32_t *slot;    /* [T] */
@@ -116,11 +116,11 @@ struct rt_rows {
     int32_t *logit_row; /* [L] row whose logits are wanted */
 };
 
-/* What iterations that only decode have read of experts, so far. ROUTE adds to it; the host may
- * look at any time. */
+/* Experts read so far by iterations that only decode. ROUTE adds to the counts; the host may read
+ * them at any time. */
 struct rt_reads {
-    uint64_t experts; /* whose weights a layer has read */
-    uint64_t layers;  /* with experts, that were run */
+    uint64_t experts; /* experts whose weights a layer has read */
+    uint64_t layers;  /* layers with experts that were run */
 };
 
 /* What a request has beside struct rt_request. */
@@ -133,7 +133,7 @@ struct rt_extras {
 struct rt_lists {
     struct rt_token_value *tops;   /* [n_slots][max_model_len][n_top] at the token's index: the most
                                     * likely tokens in its place, and their log-probabilities */
-    struct rt_token_value *biases; /* [n_slots][RT_MAX_BIASES] by the host, as requests */
+    struct rt_token_value *biases; /* [n_slots][RT_MAX_BIASES] written by the host, like requests */
     const uint32_t *masks;         /* [n_slots] places for masks (rt_mask.h) */
     uint32_t n_top;                /* tokens that can be listed beside each */
 };
@@ -142,7 +142,7 @@ struct rt_lists {
 struct rt_batch {
     struct rt_rows rows;
     struct rt_slot *slots;       /* [n_slots] */
-    struct rt_request *requests; /* [n_slots] in the mailbox */
+    struct rt_request *requests; /* [n_slots] in the state (rt_memory.h) */
     int32_t *tokens;             /* [n_slots][max_model_len] prompt, then output */
     float *logprobs;             /* [n_slots][max_model_len] natural log, at the same index as the
                                   * token in `tokens`; of output tokens and of scored ones */

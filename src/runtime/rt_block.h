@@ -1,26 +1,29 @@
-/* rt_block.h - the blocks of the KV cache: who holds which, and which tokens each one stands for.
+/* rt_block.h - the blocks of the KV cache: which requests hold a block, and which tokens it stands
+ * for.
  *
- *     held     refs > 0: in the tables of so many running requests
- *     cached   refs 0, and its tokens are known: a request that begins with them may have it
- *     empty    refs 0, nothing is known of it
+ *     held     refs > 0: in the tables of that many running requests
+ *     cached   refs 0, and its tokens are known: a request that begins with them may use it
+ *     empty    refs 0, and its tokens are not known
  *
  *     idle list   first ─► empty ─ empty ─ cached (least recently used) ─ ... ─ cached ◄─ last
  *
- * A block is taken from the front of the list. The sum of the three is n_kv_blocks after every
- * boundary (rt_blocks_sound).
+ * A block is taken from the front of the list. The numbers of held, cached and empty blocks add up
+ * to n_kv_blocks after every boundary (rt_blocks_sound).
  *
- * Registered blocks are a tree: a block names its parent, the block of the tokens before, and has
- * its own tokens. So a chain from the root is a text, and two requests that begin with the same
- * text hold the same blocks. A hash leads to the candidates; parent and all tokens are compared, so
- * no hit is ever wrong. Who holds a block holds its parent, and gives both back child first: so a
- * child is evicted before its parent, and no block names one that has become something else.
+ * Registered blocks form a tree: a block names its parent, the block of the tokens before, and
+ * stores its own tokens. So a chain from the root is a text, and two requests that begin with the
+ * same text hold the same blocks. A hash leads to the candidates; parent and all tokens are
+ * compared, so no hit is ever wrong. A request that holds a block holds its parent, and releases
+ * the child first. So a child is evicted before its parent, and no block names a parent that now
+ * holds other tokens.
  *
  * The blocks of a prompt are registered when its request is admitted, before they are computed:
  * each has a writer, the request that will compute it. A request that begins with the same text is
  * admitted, too, and waits for the writer instead of computing the same again. A writer that ends
- * before its block is computed leaves it without one; the next request that needs it becomes its
- * writer. Blocks are computed in order, so some request can always go on: the writer of the first
- * one that is not computed. A registered block that is computed is never written again.
+ * before its block is computed leaves the block without a writer; the next request that needs the
+ * block becomes its writer. Blocks are computed in order, so some request can always go on: the
+ * writer of the first block that is not computed. A registered block that is computed is never
+ * written again.
  */
 #ifndef QN_RUNTIME_RT_BLOCK_H
 #define QN_RUNTIME_RT_BLOCK_H
@@ -28,9 +31,10 @@
 #include "runtime/rt_state.h"
 
 enum {
-    RT_TOKENS_AT_ONCE = 16, /* loaded together: each load is a trip to L2, or over the bus. With 32
-                             * a GPU's control warp spills registers around the boundary */
-    RT_CANDIDATES = 16,     /* of a bucket that are looked at: a bound for the boundary's time */
+    RT_TOKENS_AT_ONCE = 16, /* tokens loaded together: each load is a trip to L2, or over the bus.
+                             * With 32 a GPU's control warp spills registers around the boundary */
+    RT_CANDIDATES = 16,     /* blocks of a bucket that are looked at: a bound for the boundary's
+                             * time */
 };
 
 RT_FN uint32_t rt_min(uint32_t a, uint32_t b) {
@@ -41,11 +45,11 @@ RT_FN uint32_t rt_max(uint32_t a, uint32_t b) {
     return a > b ? a : b;
 }
 
-/* rt_block.writer: of blocks that are computed, and of those whose writer has gone. */
+/* rt_block.writer of blocks that are computed, and of blocks whose writer has gone. */
 #define RT_COMPUTED  0xfffffffeu
 #define RT_NO_WRITER RT_NONE
 
-/* The parent of a text's first block: two roots for each cache space, since keys of long prompts
+/* The parent of a text's first block. Each cache space has two roots, because keys of long prompts
  * may be turned by other angles. */
 RT_FN uint32_t rt_block_root(const struct rt *rt, const struct rt_request *q) {
     return 0x80000000u | (q->n_prompt > rt->pool->rope_switch ? 0x40000000u : 0) | q->cache_space;
@@ -70,7 +74,8 @@ RT_FN void rt_block_unlink(const struct rt *rt, uint32_t block) {
     c->n_idle_known -= (uint32_t)rt_block_registered(k);
 }
 
-/* A block that nobody holds: in front if nothing is known of it, else it was used last. */
+/* Adds a block that no request holds: in front if its tokens are not known, else at the end, as the
+ * one used last. */
 RT_FN void rt_block_link(const struct rt *rt, uint32_t block) {
     struct rt_control *c = rt->control;
     struct rt_block *k = rt_block_of(rt, block);
@@ -98,7 +103,7 @@ RT_FN void rt_block_forget(const struct rt *rt, uint32_t block) {
     rt->control->n_registered--;
 }
 
-/* Tokens i and on of n, past the end the last one again. */
+/* The tokens from i on, of n; past the end the last token again. */
 struct rt_tokens {
     int32_t token[RT_TOKENS_AT_ONCE];
 };
@@ -109,8 +114,8 @@ RT_FN struct rt_tokens rt_tokens_at(const int32_t *tokens, uint32_t i, uint32_t 
     return t;
 }
 
-/* The key of a block whose tokens lie at `tokens`, after the block with key `before`. Four sums, so
- * that their multiplications overlap. */
+/* The key of a block whose tokens lie at `tokens`, after the block with key `before`. It has four
+ * sums, so that their multiplications overlap. */
 RT_COLD uint32_t rt_block_key(const struct rt *rt, uint32_t before, const int32_t *tokens) {
     const uint64_t odd = rt->pool->hash_seed | 1;
     uint64_t h[4] = {rt->pool->hash_seed + before, 1, 2, 3};
@@ -185,7 +190,7 @@ RT_FN void rt_block_hold(const struct rt *rt, uint32_t block) {
     if (rt_block_of(rt, block)->refs++ == 0) rt_block_unlink(rt, block);
 }
 
-/* The block that can be spared most; there is one. */
+/* Takes the first block of the idle list, which is not empty. */
 RT_FN uint32_t rt_block_take(const struct rt *rt) {
     const uint32_t block = rt->control->idle_first;
     rt_block_hold(rt, block);
@@ -193,7 +198,8 @@ RT_FN uint32_t rt_block_take(const struct rt *rt) {
     return block;
 }
 
-/* `slot` gives a block back. One that it had yet to compute is no text's. */
+/* `slot` releases a block. A registered block that is not computed is forgotten when no request
+ * holds it. */
 RT_FN void rt_block_give_back(const struct rt *rt, uint32_t slot, uint32_t block) {
     struct rt_block *k = rt_block_of(rt, block);
     const int unwritten = rt_block_registered(k) && k->writer == slot;
@@ -203,14 +209,14 @@ RT_FN void rt_block_give_back(const struct rt *rt, uint32_t slot, uint32_t block
     rt_block_link(rt, block);
 }
 
-/* A request's table up to n blocks; there are enough idle ones. */
+/* Extends a request's table to n blocks; enough blocks are idle. */
 RT_COLD void rt_blocks_extend(const struct rt *rt, uint32_t slot, uint32_t n) {
     struct rt_slot *s = &rt->batch->slots[slot];
     int32_t *table = rt_block_table(rt, slot);
     for (; s->n_blocks < n; s->n_blocks++) table[s->n_blocks] = (int32_t)rt_block_take(rt);
 }
 
-/* Its blocks but the first n, last first. */
+/* Releases all blocks of a request but the first n, the last one first. */
 RT_COLD void rt_blocks_cut(const struct rt *rt, uint32_t slot, uint32_t n) {
     struct rt_slot *s = &rt->batch->slots[slot];
     const int32_t *table = rt_block_table(rt, slot);
@@ -219,7 +225,7 @@ RT_COLD void rt_blocks_cut(const struct rt *rt, uint32_t slot, uint32_t n) {
 
 /* ---- a request's blocks in the tree ---- */
 
-/* What a request has to say of block i of its table. */
+/* Block i of a request's table as a node of the tree. */
 struct rt_block_place {
     const int32_t *tokens;
     uint32_t parent, key;
@@ -235,7 +241,8 @@ RT_FN struct rt_block_place rt_block_place(const struct rt *rt, uint32_t slot, u
     return p;
 }
 
-/* Finds the first blocks of a request, at most n, into its table; returns how many. */
+/* Finds a request's first blocks among the registered ones and writes them into its table, at most
+ * n; returns how many. */
 RT_COLD uint32_t rt_blocks_match(const struct rt *rt, uint32_t slot, uint32_t n) {
     uint32_t i = 0;
     for (; rt->pool->prefix_cache && i < n; i++) {
@@ -247,8 +254,9 @@ RT_COLD uint32_t rt_blocks_match(const struct rt *rt, uint32_t slot, uint32_t n)
     return i;
 }
 
-/* Registers the blocks of a request that follow those that are, up to its n-th: it will write them.
- * One that is known already ends this: the request has a copy of its own (rt_blocks_computed). */
+/* Registers the next blocks of a request, up to its n-th, with the request as writer. A block whose
+ * tokens are registered already ends this: the request has a copy of its own (rt_blocks_computed).
+ */
 RT_COLD void rt_blocks_announce(const struct rt *rt, uint32_t slot, uint32_t n) {
     struct rt_turn *t = rt_turn_of(rt, slot);
     for (; rt->pool->prefix_cache && t->n_registered < n; t->n_registered++) {
@@ -259,8 +267,9 @@ RT_COLD void rt_blocks_announce(const struct rt *rt, uint32_t slot, uint32_t n) 
     }
 }
 
-/* Registers block i, which is computed, or, where the same one is known, has that one instead.
- * 0: not yet, since another request is at it. */
+/* Registers block i, which is computed. If a block of the same tokens is registered already, the
+ * request holds that one instead. 0: not yet, because another request is still computing that one.
+ */
 RT_COLD int rt_block_settle(const struct rt *rt, uint32_t slot, uint32_t i) {
     int32_t *table = rt_block_table(rt, slot);
     const struct rt_block_place p = rt_block_place(rt, slot, i);
@@ -276,7 +285,8 @@ RT_COLD int rt_block_settle(const struct rt *rt, uint32_t slot, uint32_t i) {
     return 1;
 }
 
-/* The first n_computed positions of a request are computed: others may have their whole blocks. */
+/* Notes that the first n_computed positions of a request are computed: other requests may use the
+ * whole blocks of these. */
 RT_COLD void rt_blocks_computed(const struct rt *rt, uint32_t slot, uint32_t n_computed) {
     struct rt_turn *t = rt_turn_of(rt, slot);
     const uint32_t n = n_computed / rt->batch->kv_block;
@@ -287,8 +297,8 @@ RT_COLD void rt_blocks_computed(const struct rt *rt, uint32_t slot, uint32_t n_c
         t->n_ready = ++t->n_registered;
 }
 
-/* Gives a request that waits for the writers of its blocks those that they have done, and makes it
- * the writer of those that have none. */
+/* Moves a request that waits for the writers of its blocks past the blocks that are computed, and
+ * makes it the writer of the next blocks that have none. */
 RT_COLD void rt_blocks_follow(const struct rt *rt, uint32_t slot) {
     struct rt_slot *s = &rt->batch->slots[slot];
     struct rt_turn *t = rt_turn_of(rt, slot);
@@ -307,7 +317,7 @@ RT_COLD void rt_blocks_follow(const struct rt *rt, uint32_t slot) {
 }
 
 /* Of the next n tokens of a request, how many it may compute: up to the first block that another
- * one writes. */
+ * request writes. */
 RT_COLD uint32_t rt_blocks_open(const struct rt *rt, uint32_t slot, uint32_t n) {
     const struct rt_slot *s = &rt->batch->slots[slot];
     const struct rt_turn *t = rt_turn_of(rt, slot);

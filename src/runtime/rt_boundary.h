@@ -1,28 +1,29 @@
-/* rt_boundary.h - between two iterations: what the last one gave is published, requests come and
- * go, the next token rows are laid out.
+/* rt_boundary.h - what happens between two iterations: the results of the last one are published,
+ * requests come and go, and the next token rows are laid out.
  *
- * Played by the worker whose trigger activated the end event (no hand-over at all), or by the
- * worker that wakes an idle runtime. Until it publishes the next iteration that worker is alone:
- * all tasks are done, all other workers only poll.
+ * The worker whose trigger activated the end event plays the boundary, without any hand-over. When
+ * the runtime is idle, the worker that wakes it does. Until that worker publishes the next
+ * iteration it is alone: all tasks are done, and all other workers only poll.
  *
  *   commands ──► collect ──► admit ──► rows ──► choose variant ──► publish ──► trigger start, post
  *      │                                 └ none: post, idle or stop ▲
  *      └ none, and nothing but decoding goes on: steady ────────────┘
  *
- * A steady iteration has a row for each running request, and those of the next one are laid out by
- * SAMPLE (rt_append.h). Until a request ends, comes or is cancelled a boundary takes as long for 64
- * of them as for one.
+ * A steady iteration has one row for each running request, and SAMPLE lays out the rows of the next
+ * iteration (rt_append.h). Until a request ends, comes or is cancelled, a boundary takes as long
+ * for 64 requests as for one.
  *
- * Nothing of the host lies between two iterations. Where it is a bus away, the doorbell is read
- * before, by one worker for all (rt_boundary_listen). What the host has to hear is laid out in
- * rt.news, which no task touches, and posted when the next iteration runs (rt_boundary_post); the
- * boundary after that one waits for it, since the news are its own to write then.
+ * No boundary waits for the host. Where the host's memory is a bus away, one worker reads the
+ * doorbell early, for all (rt_boundary_listen). The boundary lays out its news in rt.news, which no
+ * task touches. They are posted while the next iteration runs (rt_boundary_post). The boundary
+ * after that waits until they are posted, because it overwrites them.
  *
- * Policy. Which request has KV blocks, and which gives way when they run out: rt_waiting.h. Every
- * running request advances in every iteration in which there is room: one row for each that has one
- * token to compute (decoding), then chunks of prompts, which share what is left (rt_budget.h), both
- * in order of admission. A request wants logits of the row of its last known token, and of those
- * before it that score tokens of the prompt. The smallest variant that has room runs.
+ * Policy. rt_waiting.h decides which request has KV blocks, and which gives way when they run out.
+ * Every running request advances in every iteration in which there is room. First each request with
+ * one token to compute (decoding) gets a row, then chunks of prompts share the rows that are left
+ * (rt_budget.h), both in order of admission. A request needs logits of the row of its last known
+ * token, and of the rows before it that score tokens of the prompt. The smallest variant that has
+ * room runs.
  */
 #ifndef QN_RUNTIME_RT_BOUNDARY_H
 #define QN_RUNTIME_RT_BOUNDARY_H
@@ -70,7 +71,7 @@ RT_FN void rt_boundary_cancel(const struct rt *rt, uint32_t slot) {
     rt->control->n_dropped += s->state == SLOT_WAITING;
 }
 
-/* Takes all commands; returns the doorbell's value that they reach up to. */
+/* Takes all commands up to the doorbell's value `tail`. */
 RT_COLD void rt_boundary_commands(const struct rt *rt, uint32_t tail) {
     struct rt_control *c = rt->control;
     rt_host_fence_acquire(&rt->mail->tail);
@@ -83,7 +84,7 @@ RT_COLD void rt_boundary_commands(const struct rt *rt, uint32_t tail) {
     rt_host_store_release(&rt->mail->head, c->taken);
 }
 
-/* ---- finished requests give back what they hold ---- */
+/* ---- finished requests release what they hold ---- */
 
 /* News of one request, for rt_boundary_post. */
 RT_FN void rt_boundary_tell(const struct rt *rt, struct rt_worker *w, uint32_t slot,
@@ -128,7 +129,7 @@ RT_COLD void rt_boundary_admit(const struct rt *rt, struct rt_worker *w) {
 /* Rows as they are laid out are counted like shapes: n_rows | n_logit_rows << 16. */
 enum { RT_LOGIT_ROW = 1 << 16 };
 
-/* A row at `position` is laid out. */
+/* Notes that a row at `position` is laid out. */
 RT_FN void rt_boundary_reach(struct rt_worker *w, uint32_t position) {
     if (w->context <= position) w->context = position + 1;
 }
@@ -140,8 +141,8 @@ RT_FN uint32_t rt_boundary_chunk(const struct rt_batch *b, uint32_t slot, uint32
     return rt_min(most, (from > at ? from - at : 0) + room);
 }
 
-/* Logit rows of those of the token rows [first, first + n), which begin at `position`, that want
- * logits; returns the counts with them. */
+/* Adds logit rows for those of the token rows [first, first + n) that need logits; row `first` is
+ * at `position`. Returns the new counts. */
 RT_FN uint32_t rt_boundary_add_logits(const struct rt_batch *b, uint32_t slot, uint32_t position,
                                       uint32_t first, uint32_t n, uint32_t filled) {
     const uint32_t from = rt_logits_from(b, slot);
@@ -151,7 +152,7 @@ RT_FN uint32_t rt_boundary_add_logits(const struct rt_batch *b, uint32_t slot, u
     return filled;
 }
 
-/* Rows for the next n tokens of a request; returns the counts with them. */
+/* Adds rows for the next n tokens of a request; returns the new counts. */
 RT_COLD uint32_t rt_boundary_add_rows(const struct rt *rt, struct rt_worker *w, uint32_t slot,
                                       uint32_t n, uint32_t filled) {
     struct rt_batch *b = rt->batch;
@@ -173,14 +174,14 @@ RT_COLD uint32_t rt_boundary_add_rows(const struct rt *rt, struct rt_worker *w, 
     return filled;
 }
 
-/* The tokens of a request that it may compute now. */
+/* How many tokens a request may compute now. */
 RT_FN uint32_t rt_boundary_todo(const struct rt *rt, uint32_t slot) {
     const struct rt_slot *s = &rt->batch->slots[slot];
     return rt_blocks_open(rt, slot, s->n_known - s->n_computed);
 }
 
-/* Prompts in a batch: how many running requests have no row yet, what they may compute as far as
- * `share` goes, and the most positions that they have. */
+/* The running requests that have no row yet: their number, the tokens that they may compute, at
+ * most `share` each, and their longest context. */
 struct rt_prompts {
     uint32_t n, rows, context;
 };
@@ -205,9 +206,10 @@ RT_COLD uint32_t rt_boundary_nth_prompt(const struct rt *rt, uint32_t nth) {
         if (rt->batch->slots[rt->running[i]].in_flight == 0 && nth-- == 0) return i;
 }
 
-/* Chunks of prompts. Each has an equal share of the budget, in whole least chunks, so that a long
- * prompt does not hold up a short one; what others leave goes to the first. If there is no least
- * chunk for each, they take turns. */
+/* Lays out chunks of prompts. Each prompt has an equal share of the budget, a multiple of
+ * RT_LEAST_CHUNK, so that a long prompt does not hold up a short one. The first prompts get the
+ * rows that others leave. If the budget has no RT_LEAST_CHUNK for each prompt, the prompts take
+ * turns. */
 RT_COLD uint32_t rt_boundary_chunks(const struct rt *rt, struct rt_worker *w, uint32_t filled) {
     const struct rt_control *c = rt->control;
     const struct rt_prompts all = rt_boundary_prompts(rt, 0);
@@ -233,7 +235,7 @@ RT_COLD uint32_t rt_boundary_chunks(const struct rt *rt, struct rt_worker *w, ui
     return filled;
 }
 
-/* Rows of the requests at [from, n_running) that have one token to compute, then chunks of
+/* Lays out rows of the requests at [from, n_running) that have one token to compute, then chunks of
  * prompts. */
 RT_COLD uint32_t rt_boundary_rows(const struct rt *rt, struct rt_worker *w, uint32_t from,
                                   uint32_t filled) {
@@ -248,9 +250,9 @@ RT_COLD uint32_t rt_boundary_rows(const struct rt *rt, struct rt_worker *w, uint
 }
 
 /* The smallest variant with room for the rows and their contexts: fewest token rows, then fewest
- * logit rows, then one for rows of different requests, then the shortest contexts. The largest has
- * room for any that rt_boundary_rows makes. Where no request has several logit rows and all rows
- * are such, no two are of the same request. */
+ * logit rows, then a decode-only one, then the shortest contexts. The largest variant has room for
+ * all rows that rt_boundary_rows lays out. If no request has several logit rows and each row is a
+ * logit row, then no two rows are of the same request. */
 RT_COLD uint32_t rt_boundary_variant(const struct rt *rt, uint32_t filled, uint32_t context) {
     const int decodes = (filled & 0xffff) == filled >> 16 && !rt->batch->rows.scored;
     const uint32_t decode_only = decodes ? rt->decode_only : 0;
@@ -275,8 +277,8 @@ RT_COLD uint32_t rt_boundary_variant(const struct rt *rt, uint32_t filled, uint3
 
 /* ---- collect: the last iteration's results, and the rows of requests that decode ---- */
 
-/* Asks for what rt_boundary_collect_one reads of eight requests: on a GPU each load is a trip to
- * L2, and each of a request's needs the one before. */
+/* Prefetches what rt_boundary_collect_one reads of eight requests. On a GPU each load is a trip to
+ * L2, and each load of a request needs the result of the one before. */
 RT_FN void rt_boundary_touch(const struct rt *rt, const struct rt_batch *b, uint32_t i,
                              uint32_t n) {
     uint32_t slot[RT_AT_ONCE], n_known[RT_AT_ONCE];
@@ -289,8 +291,8 @@ RT_FN void rt_boundary_touch(const struct rt *rt, const struct rt_batch *b, uint
         rt_touch(&b->tokens[(uint64_t)slot[j] * b->max_model_len + n_known[j] - 1]);
 }
 
-/* How long the blocks of a running request last: w->supply, and w->hungry if some request lacks one
- * already. */
+/* Lowers w->supply to the steady boundaries that a running request's blocks last for. Sets
+ * w->hungry if the request lacks a block already. */
 RT_FN void rt_boundary_reckon(const struct rt_batch *b, struct rt_worker *w,
                               const struct rt_slot *s) {
     const uint32_t have = s->n_blocks * b->kv_block;
@@ -301,8 +303,8 @@ RT_FN void rt_boundary_reckon(const struct rt_batch *b, struct rt_worker *w,
         w->supply = rt_min(w->supply, have - 1 - s->n_known);
 }
 
-/* One running request. Adds its row if it decodes, which `filled` then counts. Whether it has
- * finished. */
+/* Collects the results of one running request. Adds its row to *filled if one token is to be
+ * computed, else counts it in *more. Returns whether the request has finished. */
 RT_FN int rt_boundary_collect_one(const struct rt *rt, struct rt_worker *w,
                                   const struct rt_batch *b, uint32_t slot, uint32_t *filled,
                                   uint32_t *more) {
@@ -336,7 +338,7 @@ RT_FN int rt_boundary_collect_one(const struct rt *rt, struct rt_worker *w,
         rt_boundary_reach(w, s.n_computed);
         b->rows.logit_row[*filled >> 16] = (int32_t)row;
         *filled += 1 + RT_LOGIT_ROW;
-    } else if (s.finish == RT_RUNNING && todo == 1) { /* the last of a prompt */
+    } else if (s.finish == RT_RUNNING && todo == 1) { /* the last token of a prompt */
         *filled = rt_boundary_add_rows(rt, w, slot, 1, *filled);
     } else if (s.finish == RT_RUNNING) {
         ++*more;
@@ -349,8 +351,8 @@ RT_COLD void rt_boundary_free(const struct rt *rt, uint32_t slot) {
     rt->batch->slots[slot].state = SLOT_FREE;
 }
 
-/* All running requests; takes the finished ones out, keeping the order. Returns the counts of rows;
- * *more: how many have more than one token to compute. */
+/* Collects all running requests and takes the finished ones out, keeping the order. Returns the
+ * counts of rows; *more: how many have more than one token to compute. */
 RT_FN uint32_t rt_boundary_collect(const struct rt *rt, struct rt_worker *w, uint32_t *more) {
     const struct rt_batch b = *rt->batch;
     const uint32_t n = rt->control->n_running;
@@ -368,8 +370,8 @@ RT_FN uint32_t rt_boundary_collect(const struct rt *rt, struct rt_worker *w, uin
     return filled;
 }
 
-/* The rows of requests that decode, anew: some others have given way. Returns their counts; *more
- * as rt_boundary_collect has it. */
+/* Lays out the rows of decoding requests anew, after other requests have given way. Returns their
+ * counts; *more as in rt_boundary_collect. */
 RT_COLD uint32_t rt_boundary_decode_rows(const struct rt *rt, struct rt_worker *w, uint32_t *more) {
     struct rt_control *c = rt->control;
     uint32_t filled = 0;
@@ -385,8 +387,8 @@ RT_COLD uint32_t rt_boundary_decode_rows(const struct rt *rt, struct rt_worker *
     return filled;
 }
 
-/* Gives running requests blocks, which one of them lacks. Returns the counts of rows, which are
- * others where requests have given way. */
+/* Gives running requests blocks, because one of them lacks a block. Returns the counts of rows,
+ * which are new if requests have given way. */
 RT_COLD uint32_t rt_boundary_feed(const struct rt *rt, struct rt_worker *w, uint32_t filled,
                                   uint32_t *more) {
     const struct rt_control *c = rt->control;
@@ -400,7 +402,7 @@ RT_COLD uint32_t rt_boundary_feed(const struct rt *rt, struct rt_worker *w, uint
 
 /* ---- post: what the host has to hear ---- */
 
-/* The newest token of every request that has one. */
+/* Copies the newest token of every request that has one. */
 RT_FN void rt_boundary_post_tokens(const struct rt *rt, uint32_t n) {
     const uint64_t stride = rt->batch->max_model_len;
     const uint32_t n_steady = rt->control->n_steady;
@@ -426,7 +428,7 @@ RT_FN void rt_boundary_post_tokens(const struct rt *rt, uint32_t n) {
     }
 }
 
-/* The scores of a prompt, with the request's first token. */
+/* Copies the scores of a prompt, together with the request's first token. */
 RT_COLD void rt_boundary_post_scores(const struct rt *rt, uint32_t slot) {
     const struct rt_request *q = &rt->batch->requests[slot];
     const uint64_t at = (uint64_t)slot * rt->batch->max_model_len + q->n_prompt - q->n_scored;
@@ -442,11 +444,11 @@ RT_FN void rt_boundary_start(const struct rt *rt, struct rt_worker *w) {
     rt_trigger(rt, w, v->start_event, c->epoch, v->end_event);
 }
 
-/* Starts the iteration for the tasks that wait for its start event. Then tells the host all news:
- * tokens, one fence, their numbers, then the finished requests, whose slots are the host's from
- * there. Beside a GPU a fence is a trip over the bus, so there is not one for each request. The
- * data read here does not change: the news are the boundary's until `posted` says so, and a token
- * stays as it is until its slot is given back. */
+/* Starts the iteration for the tasks that wait for its start event. Then posts all news: tokens,
+ * one fence, their numbers, then the finished requests, whose slots belong to the host from there
+ * on. Beside a GPU a fence is a trip over the bus, so one fence serves all requests. The data read
+ * here does not change: no boundary overwrites the news before `posted` has this iteration's
+ * number, and a token stays as it is until its slot is released. */
 RT_COLD void rt_boundary_post(const struct rt *rt, struct rt_worker *w) {
     if (!w->owes_post) return;
     const uint32_t n = w->n_news;
@@ -477,7 +479,8 @@ RT_COLD void rt_boundary_post(const struct rt *rt, struct rt_worker *w) {
 
 /* ---- the whole ---- */
 
-/* What a boundary reads, wanted soon. It stands still while an iteration runs. */
+/* Prefetches what a boundary reads. The list of running requests does not change while an iteration
+ * runs. */
 RT_FN void rt_boundary_prefetch(const struct rt *rt) {
     const struct rt_control *c = rt->control;
     const struct rt_batch *b = rt->batch;
@@ -491,7 +494,7 @@ RT_FN void rt_boundary_prefetch(const struct rt *rt) {
     rt_prefetch(b->rows.logit_row);
 }
 
-/* What every boundary reads, wanted at once: while the task runs that ends the iteration. */
+/* Touches what every boundary reads, while the task runs that ends the iteration. */
 RT_FN void rt_boundary_near(const struct rt *rt, uint32_t end_event) {
     rt_touch(rt->control);
     rt_touch(&rt->batch->rows);
@@ -499,7 +502,7 @@ RT_FN void rt_boundary_near(const struct rt *rt, uint32_t end_event) {
 }
 
 /* For a worker that holds a task of the iteration, or owes the boundary. 0: the boundary cannot be
- * played yet, since the last one has not posted everything. */
+ * played yet, because the last one's news are not all posted. */
 RT_FN int rt_boundary_ask(const struct rt *rt, struct rt_worker *w) {
     if (w->asked) return 1;
     rt_boundary_post(rt, w);
@@ -516,8 +519,8 @@ RT_FN void rt_boundary_listen(const struct rt *rt) {
     rt_store_relaxed(&rt->shared->bell_of, rt->control->iteration);
 }
 
-/* The doorbell's value, not older than the last boundary's, at the end of an iteration. What was
- * heard is used once: after an idle time it would be old. */
+/* The doorbell's value at the end of an iteration, not older than the last boundary's. A value from
+ * rt_boundary_listen is used once, because after an idle time it would be old. */
 RT_FN uint32_t rt_boundary_bell(const struct rt *rt, uint32_t iteration) {
     struct rt_shared *sh = rt->shared;
     const uint32_t of = rt_load_relaxed(&sh->bell_of), bell = rt_load_relaxed(&sh->bell);
@@ -526,16 +529,18 @@ RT_FN uint32_t rt_boundary_bell(const struct rt *rt, uint32_t iteration) {
     return bell;
 }
 
-/* What came after the doorbell was read, when there is nothing else to do. */
+/* Reads the doorbell again, when there is nothing else to do, and takes the commands that came
+ * meanwhile. */
 RT_COLD void rt_boundary_ask_again(const struct rt *rt, struct rt_worker *w) {
     w->bell = rt_host_load_relaxed(&rt->mail->tail);
     rt_boundary_commands(rt, w->bell);
     rt_boundary_admit(rt, w);
 }
 
-/* The next rows, from the state of every request. 0: there are none. A request that runs on and has
- * a new token decodes, and has one row. So the iteration is steady if all requests that ran do so
- * and no other request runs: then rows and news are theirs, in their order. */
+/* Lays out the next rows from the state of every request. 0: there are none. A request that runs on
+ * and has a new token decodes, and has one row. So the iteration is steady if all requests that ran
+ * decode and no other request runs. Then the rows and the news are those of these requests, in
+ * their order. */
 RT_COLD int rt_boundary_lay_out(const struct rt *rt, struct rt_worker *w) {
     struct rt_control *c = rt->control;
     struct rt_rows *rows = &rt->batch->rows;
@@ -571,7 +576,7 @@ RT_FN void rt_boundary_count(const struct rt *rt) {
     rt_host_store_relaxed(&to->n_preempted, c->n_preempted);
 }
 
-/* An iteration's number from that of the one before; published is a flag, never 0. */
+/* The next iteration's number. It skips a number whose `published` could be 0, which means none. */
 RT_FN uint32_t rt_boundary_iteration(uint32_t before) {
     const uint32_t next = before + 1;
     return next << RT_ITERATION_SHIFT == 0 ? next + 1 : next;
@@ -582,7 +587,7 @@ RT_FN uint32_t rt_boundary_published(const struct rt_control *c) {
     return rt_published(c->iteration, c->n_steady > 0, c->variant);
 }
 
-/* In debug builds: no block is lost. */
+/* In debug builds: checks that no block is lost. */
 RT_FN void rt_boundary_check(const struct rt *rt) {
 #if defined(QN_DEBUG) && !defined(__CUDACC__)
     assert(rt_blocks_sound(rt));
@@ -591,7 +596,7 @@ RT_FN void rt_boundary_check(const struct rt *rt) {
 #endif
 }
 
-/* Any boundary. In a steady iteration the smallest variant stays what it was as long as the
+/* Prepares any iteration. In a steady iteration the smallest variant stays the same as long as the
  * contexts fit. */
 RT_COLD uint32_t rt_boundary_any(const struct rt *rt, struct rt_worker *w) {
     struct rt_control *c = rt->control;
@@ -600,7 +605,7 @@ RT_COLD uint32_t rt_boundary_any(const struct rt *rt, struct rt_worker *w) {
     const int called = c->taken != w->bell;
     rt_budget_measure(rt);
     if (called) rt_boundary_commands(rt, w->bell);
-    /* Steady: SAMPLE has laid out the rows, every request has blocks for its own, and there is
+    /* Steady: SAMPLE has laid out the rows, every request has blocks for its row, and there is
      * still no room for waiting requests. */
     const int steady =
         rows->steady && rt_load_relaxed(&c->ended) == 0 && !called && c->n_steady < c->supply;
@@ -630,13 +635,13 @@ RT_COLD uint32_t rt_boundary_any(const struct rt *rt, struct rt_worker *w) {
     return rt_boundary_published(c);
 }
 
-/* Everything up to publishing, once rt_boundary_ask said that the boundary can be played: leaves
- * variant and epoch in rt->control, and the news to be posted. Returns the iteration as it is to be
- * published; 0: there is no work, up to the doorbell's value w->bell.
+/* Does everything up to publishing, once rt_boundary_ask has returned 1: leaves variant and epoch
+ * in rt->control, and the news to be posted. Returns the iteration as it is to be published; 0:
+ * there is no work, up to the doorbell's value w->bell.
  *
- * In steady decoding all workers wait for this function. It does what rt_boundary_any would do for
- * a steady iteration whose contexts fit, but asks for all that it reads before it looks at the
- * first, and on a GPU it is little code to fetch. */
+ * In steady decoding all workers wait for this function. Its steady path does what rt_boundary_any
+ * would do for a steady iteration whose contexts fit. It issues all its loads before it uses the
+ * first value, and on a GPU it is little code to fetch. */
 RT_FN uint32_t rt_boundary_prepare(const struct rt *rt, struct rt_worker *w) {
     struct rt_control *c = rt->control;
     const struct rt_rows *rows = &rt->batch->rows;
@@ -659,9 +664,9 @@ RT_FN uint32_t rt_boundary_prepare(const struct rt *rt, struct rt_worker *w) {
     return rt_published(iteration, 1, was.variant);
 }
 
-/* No work. The state is complete, and the host has heard all, before any worker may claim the
- * boundary, or leaves. When told to return, the phase stays RUN: no worker may claim a boundary of
- * a launch that is over. */
+/* No work is left. The state is complete and all news are posted before any worker may claim the
+ * boundary or leave. When the launch was told to return, the phase stays RUN: no worker may claim a
+ * boundary of a launch that is over. */
 RT_COLD void rt_boundary_idle(const struct rt *rt, struct rt_worker *w) {
     struct rt_shared *sh = rt->shared;
     rt_store_relaxed(&sh->idle_bell, w->bell);
@@ -674,10 +679,10 @@ RT_COLD void rt_boundary_idle(const struct rt *rt, struct rt_worker *w) {
     rt_host_wake(&rt->mail->progress, &rt->mail->host_sleepers);
 }
 
-/* The boundary, once rt_boundary_ask said that it can be played. The iteration is published before
- * its JIT tasks can be claimed: the other way round they might run to its end, and this `published`
- * would come after the next one. rt_boundary_post follows: until then the next boundary waits.
- * Returns the iteration as published; 0: there is none. */
+/* Plays the boundary, once rt_boundary_ask has returned 1. The iteration is published before its
+ * JIT tasks can be claimed. The other way round, these tasks might run to the iteration's end, and
+ * this `published` would be stored after the next one. The caller goes on with rt_boundary_post;
+ * until then the next boundary waits. Returns the iteration as published; 0: there is none. */
 RT_FN uint32_t rt_boundary(const struct rt *rt, struct rt_worker *w) {
     rt_trace(rt, w->id, RT_TRACE_DONE, 0, rt->control->iteration);
     const uint32_t published = rt_boundary_prepare(rt, w);

@@ -1,13 +1,14 @@
 /* rt_budget.h - how many token rows prompts get in an iteration.
  *
- * Without a bound (rt.max_step_ns 0), or while no request decodes: as many as there is room for.
- * With one, those that decode wait for the prompts beside them no longer than that. The boundary
- * keeps a mean of each variant's duration, for each quarter of the context, and takes the largest
- * variant that is fast enough; of one that has not run yet it expects as much per row as of the
- * largest smaller one. How a prompt is cut does not change a bit of the result, so time may decide.
+ * Without a bound (rt_pool.max_step_ns 0), or while no request decodes, prompts get all rows that
+ * there is room for. With a bound, decoding requests wait for the prompts beside them no longer
+ * than that. The boundary keeps a mean of each variant's duration, for each quarter of the context,
+ * and takes the largest variant that is fast enough. It expects a variant that has not run yet to
+ * take as long per row as the largest one that has. How a prompt is cut does not change a bit of
+ * the result, so time may decide.
  *
- * Only iterations that are laid out anew are measured, and all with rows of prompts are: steady
- * boundaries do nothing for this.
+ * Only iterations that are laid out anew are measured. All iterations with rows of prompts are laid
+ * out anew, so steady boundaries measure nothing.
  */
 #ifndef QN_RUNTIME_RT_BUDGET_H
 #define QN_RUNTIME_RT_BUDGET_H
@@ -16,9 +17,9 @@
 
 enum {
     RT_LEAST_CHUNK = 64, /* rows of prompts beside decoding requests, however long they take */
-    RT_MEAN_SHIFT = 2,   /* a duration counts 1/4 */
-    RT_FORGET_SHIFT = 8, /* of a variant that is too slow, at each boundary that leaves it out: one
-                          * slow run must not bar it for ever */
+    RT_MEAN_SHIFT = 2,   /* a new duration has a weight of 1/4 in the mean */
+    RT_FORGET_SHIFT = 8, /* the mean of a variant that is too slow falls by 1/256 at each boundary
+                          * that leaves it out: one slow run must not bar it for ever */
 };
 
 RT_FN uint32_t *rt_duration(const struct rt *rt, uint32_t variant, uint32_t context) {
@@ -27,8 +28,8 @@ RT_FN uint32_t *rt_duration(const struct rt *rt, uint32_t variant, uint32_t cont
            rt_min(quarter, RT_QUARTERS - 1);
 }
 
-/* At a boundary: the iteration that has ended. One that took very long, as when the host had no
- * core for it, moves the mean by a quarter of itself at most. */
+/* At a boundary: measures the iteration that has ended. An iteration that took very long, as when
+ * the host had no core for it, raises the mean by a quarter of the mean at most. */
 RT_COLD void rt_budget_measure(const struct rt *rt) {
     struct rt_control *c = rt->control;
     if (c->began_ns == 0 || c->n_steady > 0) return;
@@ -44,13 +45,13 @@ RT_COLD void rt_budget_measure(const struct rt *rt) {
     }
 }
 
-/* At a boundary: the iteration that comes. */
+/* At a boundary: notes when the next iteration begins. */
 RT_FN void rt_budget_begin(const struct rt *rt) {
     rt->control->began_ns = rt->pool->max_step_ns > 0 ? rt_now_ns() : 0;
 }
 
-/* What a variant takes: known, or at most in proportion to the variant `known`; 0: nothing is known
- * of either. */
+/* Expected duration of a variant: its own mean, else that of the variant `known` in proportion to
+ * the rows; 0: neither is known. */
 RT_FN uint64_t rt_budget_expect(const struct rt *rt, uint32_t variant, uint32_t known,
                                 uint32_t context) {
     const uint32_t own = *rt_duration(rt, variant, context);
@@ -79,8 +80,8 @@ RT_COLD uint32_t rt_budget_rows(const struct rt *rt, uint32_t context) {
     return rows;
 }
 
-/* Token rows that an iteration may have, with `n` of requests that decode; context: positions that
- * rows of prompts will have about. One more than n always fits. */
+/* Token rows that an iteration may have, `n` of them of decoding requests; at least n + 1. context:
+ * about the longest context of the rows. */
 RT_COLD uint32_t rt_budget(const struct rt *rt, uint32_t n, uint32_t context) {
     uint32_t budget = rt_min(rt->max_batched, rt->shapes[rt->largest] & 0xffff);
     if (rt->pool->max_step_ns > 0 && n > 0) {

@@ -5,20 +5,20 @@
  *
  *     rt_shared.claim   | published (32) | index of the next JIT task (32) |
  *
- * Nobody hands tasks to anybody, so there is no scheduler that could be late, no queue that could
- * be full and nothing to steal. A task is claimed before its event is activated: its worker waits
- * for that as it does for its AOT tasks. So a hand-over costs what it costs there, and the
- * fetch-and-add happens while there is nothing else to do.
+ * No worker hands a task to another, so there is no scheduler that could be late, no queue that
+ * could be full and nothing to steal. A task is claimed before its event is activated: its worker
+ * waits for the event as it does for its AOT tasks. So a hand-over costs as much as to an AOT task,
+ * and the fetch-and-add happens while the worker has nothing else to do.
  *
  * The word names the iteration, so that a late worker learns in one step which iteration its task
- * belongs to; that iteration cannot end before the task is done. A fetch-and-add beyond
- * the last task gives nothing; since every worker looks first, there are at most n_workers of
- * these.
+ * belongs to; that iteration cannot end before the task is done. A fetch-and-add beyond the last
+ * task claims nothing. Every worker looks first, so there are at most n_workers of these.
  *
- * Why nobody waits for ever: workers take claimed and AOT tasks in the order of linearization, and
- * tasks are claimed in that order. Look at the first task that is not done: its event is activated.
- * If it is in a list or claimed, that worker has nothing earlier. If not, all JIT tasks that are
- * claimed are done, and every worker's next AOT task comes later, so the first to look claims it.
+ * Why no worker waits for ever: workers take claimed and AOT tasks in the order of linearization,
+ * and tasks are claimed in that order. Look at the first task that is not done: its event is
+ * activated. If it is in a list or claimed, its worker has no earlier task. If not, all claimed JIT
+ * tasks are done, and every worker's next AOT task comes later, so the first worker to look claims
+ * it.
  */
 #ifndef QN_RUNTIME_RT_CLAIM_H
 #define QN_RUNTIME_RT_CLAIM_H
@@ -44,7 +44,7 @@ RT_FN int rt_claim_open(const struct rt *rt, const struct rt_worker *w, uint32_t
     return bound == RT_NONE || (published == w->published && index < bound);
 }
 
-/* Takes the next JIT task, of whatever iteration runs: *published. RT_NONE: there is none. */
+/* Claims the next JIT task, of the iteration that runs: *published. RT_NONE: there is none. */
 RT_FN uint32_t rt_claim_next(const struct rt *rt, uint32_t *published) {
     uint64_t word = rt_add64_acquire(&rt->shared->claim, 1);
     *published = (uint32_t)(word >> 32);
@@ -58,8 +58,8 @@ RT_FN void rt_claim_begin(const struct rt *rt, uint32_t published) {
 }
 
 /* Triggers `event` in the run `epoch` of the iteration whose end event is `end`. The worker whose
- * trigger activates `end` owes the boundary. Once the counter is up, the iteration may end at any
- * moment: nothing of it is read after. */
+ * trigger activates `end` owes the boundary. Once the counter has grown, the iteration may end at
+ * any moment, so nothing of it is read afterwards. */
 RT_FN void rt_trigger(const struct rt *rt, struct rt_worker *w, uint32_t event, uint32_t epoch,
                       uint32_t end) {
     if (event == PROG_NONE) return;

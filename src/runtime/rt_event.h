@@ -24,8 +24,8 @@ RT_FN int rt_event_ready(const struct rt *rt, uint32_t event, uint32_t epoch) {
     return 1;
 }
 
-/* One trigger. Whether it was the one that activated the event: true for exactly one caller. The
- * goal is asked for before: on a GPU it would be a trip of its own after it. */
+/* One trigger. Returns whether it activated the event, which is true for exactly one caller. The
+ * goal is loaded before the addition: on a GPU a load after it would be a trip of its own. */
 RT_FN int rt_event_trigger(const struct rt *rt, uint32_t event, uint32_t epoch) {
     const uint32_t goal = rt_event_goal(rt, event, epoch);
     return rt_add_acq_rel(rt_counter(rt, event), 1) + 1 == goal;

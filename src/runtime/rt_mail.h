@@ -27,17 +27,17 @@ struct rt_command {
     uint32_t slot;
 };
 
-/* How full the engine is. A boundary that changes it writes it, before it tells of finished
- * requests; each number is whole, and all are of one boundary once nothing runs. */
+/* How full the engine is. A boundary that changes these numbers writes them before it posts
+ * finished requests. Each number is whole; all are of one boundary once nothing runs. */
 struct rt_counts {
     uint32_t n_free;      /* KV blocks that no request holds ... */
     uint32_t n_cached;    /* ... and of these, those whose tokens are known */
     uint32_t n_running;   /* requests that hold blocks */
     uint32_t n_waiting;   /* requests in slots that hold none */
-    uint32_t n_preempted; /* times that a request was */
+    uint32_t n_preempted; /* times that a request gave way */
 };
 
-/* Each word of the first five alone on its cache line. */
+/* Each of the first five words is alone on its cache line. */
 struct rt_mail {
     uint32_t tail; /* host: commands posted; the doorbell */
     uint32_t pad0[15];

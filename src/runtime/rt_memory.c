@@ -31,8 +31,8 @@ static void choose(const struct prog_header *p, struct rt_memory *m) {
     m->n_jit = 0;
     for (uint64_t i = 0; i < p->section[SECTION_VARIANT].count; i++)
         m->n_jit += count_jit(p, &PROG(p, VARIANT)[i]);
-    /* A slot has at most three commands under way: CANCEL, SUBMIT, CANCEL; one more rings at stop.
-     */
+    /* A slot has at most three commands under way: CANCEL, SUBMIT, CANCEL. One more command rings
+     * at stop. */
     m->n_commands = power_of_two(p->n_slots * 3 + 1);
     m->n_buckets = power_of_two(o->n_kv_blocks);
     m->counter_shift = p->section[SECTION_EVENT].count <= PADDED_EVENTS ? 4 : 0;
@@ -120,8 +120,8 @@ int rt_memory_plan(struct diag *d, const struct prog_header *p, const struct rt_
     return QN_OK;
 }
 
-/* The variant with the most token rows; of several the one with the most logit rows, then of all
- * contexts, then the last one, which takes any rows. */
+/* The variant with the most token rows, then the most logit rows, then the longest contexts; of
+ * equals the last one, which takes any rows. */
 static uint32_t largest_variant(const struct prog_header *p) {
     const struct prog_variant *v = PROG(p, VARIANT);
     uint32_t best = 0;
@@ -220,8 +220,8 @@ void rt_memory_bind(const struct rt_memory *m, const struct prog_header *layout,
     }
 }
 
-/* A variant's JIT tasks, and the ranks of its AOT tasks among them. A list need not be in order in
- * a program that is wrong: its ranks then are those of the earliest task that follows. */
+/* Lists a variant's JIT tasks, and the ranks of its AOT tasks among them. In a wrong program a list
+ * may be out of order: its ranks then never fall. */
 static void fill_jit(const struct prog_header *p, const struct rt *rt, uint32_t variant,
                      uint32_t *jit, uint32_t *ranks) {
     const struct prog_variant *v = &PROG(p, VARIANT)[variant];

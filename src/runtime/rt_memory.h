@@ -28,9 +28,9 @@ struct rt_options {
     uint32_t spin_limit;  /* polls before a waiting worker lets other threads run */
     bool until_idle;      /* a launch ends when there is no work left */
     bool separate;        /* the mailbox is in other memory than the state */
-    uint32_t n_top;       /* rt_lists.n_top; where separate 0, and there are no lists */
+    uint32_t n_top;       /* rt_lists.n_top; 0 if `separate`, where there are no lists */
     uint64_t deadline_ns; /* 0: none */
-    uint64_t linger_ns;   /* as struct rt_pool has it, as what follows */
+    uint64_t linger_ns;   /* this and the next three: as in struct rt_pool */
     uint64_t max_step_ns;
     uint64_t hash_seed;
     bool prefix_cache;
@@ -93,14 +93,14 @@ struct rt_memory {
 int rt_memory_plan(struct diag *d, const struct prog_header *program,
                    const struct rt_options *options, struct rt_memory *m);
 
-/* Sets every field of *rt and *batch for blocks at `state` and `mail` and a program at `program`,
- * all as the runtime will see them; nothing is read or written there. */
+/* Sets every field of *rt and *batch for blocks at `state` and `mail` and a program at `program`.
+ * These are the addresses that the runtime will see; nothing is read or written there. */
 void rt_memory_bind(const struct rt_memory *m, const struct prog_header *layout,
                     const void *program, void *state, void *mail, struct rt *rt,
                     struct rt_batch *batch);
 
-/* Fills zeroed images of both blocks with the state before the first launch. `batch` is what bind
- * gave. */
+/* Fills zeroed images of both blocks with the state before the first launch. `batch` is the one
+ * from rt_memory_bind. */
 void rt_memory_init(const struct rt_memory *m, const struct prog_header *program, void *state,
                     void *mail, const struct rt_batch *batch);
 

@@ -17,8 +17,8 @@ static uint32_t first_incomplete(const struct rt *rt, uint32_t variant) {
     return RT_NONE;
 }
 
-/* The task that the message is about when an event lacks triggers: one that should have given them
- * and was free to run, or RT_NONE when no task of the program triggers it often enough. */
+/* The task that the message is about when an event lacks triggers: one that triggers the event;
+ * RT_NONE: no task of the variant does. *n_tasks: how many do. */
 static uint32_t missing_trigger(const struct rt *rt, uint32_t variant, uint32_t event,
                                 uint32_t *n_tasks) {
     const struct prog_variant *v = &rt->variants[variant];
@@ -59,7 +59,8 @@ int rt_stall_fail(struct diag *d, const struct prog_header *program, const struc
         strbuf_str(&out, "; ");
     }
     strbuf_printf(&out, "worker %u waited %.1f s for ", s->worker, seconds);
-    /* Triggers of an event that rides on data are counted as hints; the data comes beside them. */
+    /* The triggers of an event that is carried by data are only hints; the data comes beside them.
+     */
     if (rt->events[s->event].transport != TRANSPORT_COUNTER && s->have >= s->want)
         strbuf_str(&out, "the data of ");
     strbuf_printf(&out, "event %u (have %u of %u) ", s->event, s->have, s->want);

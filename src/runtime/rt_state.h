@@ -1,5 +1,5 @@
-/* rt_state.h - the runtime's shared state: what the roles (worker, boundary, host) read and
- * write while a program runs. Planned, placed and initialised by rt_memory.c; see docs/runtime.md.
+/* rt_state.h - the runtime's shared state: what the roles (worker, boundary, host) read and write
+ * while a program runs. rt_memory.c plans, places and initialises it; see docs/runtime.md.
  *
  *   writer                   writes                               read by
  *   a task's worker          counters (add)                       all workers
@@ -20,8 +20,9 @@
 #define RT_CLAIM_NONE 0x80000000u /* the claim word before the first iteration: all is claimed */
 
 enum {
-    RT_VARIANT_BITS = 5, /* of `published`, the lowest; RT_STEADY follows, the rest counts */
-    RT_STEADY = 1 << RT_VARIANT_BITS, /* each token row is that of the iteration before, a position
+    RT_VARIANT_BITS = 5, /* the lowest bits of `published`; the bit RT_STEADY follows, then the
+                          * iteration's number */
+    RT_STEADY = 1 << RT_VARIANT_BITS, /* each token row is the previous iteration's, one position
                                        * further (rt_append.h) */
     RT_ITERATION_SHIFT = RT_VARIANT_BITS + 1,
     RT_STALL_LOOK = 256,  /* idle polls between two looks at the clock */
@@ -40,7 +41,7 @@ _Static_assert(PROG_MAX_VARIANTS <= 32, "a bit of a word each");
 
 enum rt_stop {
     RT_GO = 0,
-    RT_STOP_IDLE = 1,  /* nothing left to do, and told to return then */
+    RT_STOP_IDLE = 1,  /* no work is left, and the launch was told to return then */
     RT_STOP_HOST = 2,  /* the host said so */
     RT_STOP_STALL = 3, /* a deadline passed: see struct rt_stall */
 };
@@ -54,7 +55,7 @@ enum rt_phase {
 
 /* Words that many threads poll, each alone on its line. */
 struct rt_shared {
-    uint32_t published; /* of the iteration that runs: rt_published */
+    uint32_t published; /* rt_published of the running iteration */
     uint32_t pad0[15];
     uint32_t phase; /* enum rt_phase */
     uint32_t pad1[15];
@@ -64,53 +65,56 @@ struct rt_shared {
     uint32_t pad3[15];
     uint32_t stall_claimed; /* the worker that sets it writes struct rt_stall */
     uint32_t pad4[15];
-    uint32_t resume; /* `published` when the last launch ended: where workers of the next begin */
+    uint32_t resume; /* `published` when the last launch ended; workers of the next launch begin
+                      * there */
     uint32_t pad5[15];
-    uint32_t posted; /* the iteration whose boundary has told the host everything */
+    uint32_t posted; /* the iteration whose boundary has posted all its news */
     uint32_t pad6[15];
     uint32_t bell;    /* the doorbell's value as one worker read it for all ... */
     uint32_t bell_of; /* ... during that iteration */
     uint32_t pad8[14];
-    uint64_t claim; /* published << 32 | index of its JIT task that is claimed next; of an earlier
-                     * iteration while one without JIT tasks runs (rt_claim.h) */
+    uint64_t claim; /* published << 32 | index of the JIT task that is claimed next. While an
+                     * iteration without JIT tasks runs, the word is an earlier iteration's
+                     * (rt_claim.h) */
     uint64_t pad7[7];
 };
 ABI_SIZE(struct rt_shared, 576);
 
-/* What one worker is at, for deadlines and reports. Only its owner writes it. */
+/* What one worker is doing, for deadlines and reports. Only its owner writes it. */
 struct rt_beat {
     uint32_t beat; /* odd while it is inside a task */
-    uint32_t task; /* begun last */
+    uint32_t task; /* the task that it began last */
     uint32_t head; /* the task that it waits for; RT_NONE: none */
     uint32_t pad0[13];
 };
 ABI_SIZE(struct rt_beat, 64);
 
-/* The boundary's own memory. The worker that ends an iteration owns it until it publishes the next;
- * variant and epoch stay readable for the tasks of that iteration. */
+/* The boundary's own memory. The worker that ends an iteration owns this memory until it publishes
+ * the next iteration. While that iteration runs, its tasks may read variant and epoch. */
 struct rt_control {
     uint32_t iteration;
-    uint32_t variant, epoch; /* of the iteration that runs: which, and its how-many-th run */
+    uint32_t variant, epoch; /* the running iteration's variant, and the number of this run of it */
     uint32_t taken;          /* commands taken */
     uint32_t n_running, n_waiting;
     uint32_t n_free;       /* blocks that no request holds */
-    uint32_t progress;     /* what mail.progress has: never read back from the host's memory */
+    uint32_t progress;     /* a copy of mail.progress, which is never read back from the host's
+                            * memory */
     uint64_t n_rows_run;   /* token rows computed, for statistics */
-    uint64_t n_iterations; /* so many, where the number that `iteration` is wraps and skips */
-    uint32_t context;      /* positions that the rows of the iteration that runs have at most */
+    uint64_t n_iterations; /* iterations begun; the number `iteration` wraps and skips */
+    uint32_t context;      /* longest context of the running iteration's rows, in positions */
     uint32_t ended;        /* rt_rows.ended */
-    uint32_t n_steady;     /* boundaries since the news were laid out: each request has had as many
-                            * tokens more */
+    uint32_t n_steady;     /* steady boundaries since the news were laid out; each request has that
+                            * many more tokens */
     uint32_t room; /* n_steady at which the variant's contexts or some request's blocks end */
 
-    /* What no steady boundary looks at. */
+    /* The steady path of rt_boundary_prepare uses none of the following. */
     uint32_t supply; /* n_steady at which some request's blocks end; RT_NONE: never */
     uint32_t idle_first, idle_last; /* blocks that no request holds (rt_block.h); RT_NONE: none */
     uint32_t n_registered;          /* blocks whose tokens are known */
     uint32_t wait_first, wait_last; /* slots that wait, in their order (rt_waiting.h); RT_NONE */
-    uint32_t n_arrived;             /* requests that ever came */
-    uint32_t n_dropped;             /* of the waiting, those that will never run */
-    uint32_t n_preempted;           /* times that a request was */
+    uint32_t n_arrived;             /* requests submitted so far */
+    uint32_t n_dropped;             /* waiting requests that will never run */
+    uint32_t n_preempted;           /* times that a request gave way */
     uint32_t n_idle_known;          /* of the n_free blocks, those whose tokens are known */
     uint64_t began_ns;     /* when the iteration that runs was prepared; 0: it is not measured */
     uint64_t n_cached;     /* positions that admitted requests found computed */
@@ -121,32 +125,33 @@ ABI_SIZE(struct rt_control, 128);
 /* A block of the KV cache (rt_block.h). */
 struct rt_block {
     uint32_t refs;   /* running requests that hold it */
-    uint32_t writer; /* of a registered one: the slot that computes it */
+    uint32_t writer; /* of a registered block: the slot that computes it */
     uint32_t parent; /* the block before it, or a root; RT_NONE: not registered */
-    uint32_t key;    /* of its tokens and those before */
-    uint32_t chain_before, chain_after; /* registered: others of its bucket; RT_NONE: none */
-    uint32_t before, after;             /* refs 0: others of the idle list; RT_NONE: none */
+    uint32_t key;    /* hash of its tokens and of all before */
+    uint32_t chain_before, chain_after; /* registered: its neighbours in the bucket; RT_NONE */
+    uint32_t before, after;             /* refs 0: its neighbours in the idle list; RT_NONE: none */
 };
 ABI_SIZE(struct rt_block, 32);
 
 /* What the boundary knows of a request besides its rt_slot, which tasks read. */
 struct rt_turn {
     int32_t priority;       /* the lower, the earlier */
-    uint32_t arrival;       /* of two with one priority the lower comes first */
+    uint32_t arrival;       /* of two requests with equal priority the lower goes first */
     uint32_t before, after; /* while it waits: its neighbours; RT_NONE: none */
     uint32_t n_shared;      /* blocks of its table that it found registered when it was admitted */
     uint32_t n_ready;       /* blocks of its table that are registered and computed */
-    uint32_t n_registered;  /* blocks of its table that are registered, the first ones */
+    uint32_t n_registered;  /* the first blocks of its table: those that are registered */
     uint32_t n_cached;      /* positions that it found computed when it was first admitted */
-    uint32_t n_preempted;   /* times that it was */
-    uint32_t n_admitted;    /* times that it was */
+    uint32_t n_preempted;   /* times that it gave way */
+    uint32_t n_admitted;    /* times that it was admitted */
     uint32_t fetched;       /* 1: its prompt lies in rt_batch.tokens */
     uint32_t pad0;
 };
 ABI_SIZE(struct rt_turn, 48);
 
-/* What only the boundary uses, apart from the descriptor, which each block of a GPU keeps in its
- * shared memory. Parts are found by their distance from here, in bytes. */
+/* What the boundary uses, and the linger time, which workers read. It lies apart from the
+ * descriptor, because each block of a GPU keeps the descriptor in its shared memory. Parts are
+ * found by their distance in bytes from this struct. */
 struct rt_pool {
     uint64_t blocks_at;    /* struct rt_block [n_kv_blocks] */
     uint64_t tokens_at;    /* int32_t [n_kv_blocks][kv_block] of registered blocks */
@@ -156,8 +161,8 @@ struct rt_pool {
     uint64_t hash_seed;    /* of the blocks' keys */
     uint64_t max_step_ns;  /* while requests decode, prompts get the rows that keep an iteration
                             * below this; 0: as many as fit */
-    uint64_t linger_ns;    /* until_idle: so long a launch waits for more work before it ends */
-    uint32_t prefix_cache; /* 1: requests may have each other's blocks */
+    uint64_t linger_ns;    /* until_idle: how long a launch waits for more work before it ends */
+    uint32_t prefix_cache; /* 1: requests may share blocks */
     uint32_t bucket_mask;
     uint32_t rope_switch; /* prompts longer than this have other keys (spec_rope_switch) */
     uint32_t pad0;
@@ -165,15 +170,15 @@ struct rt_pool {
 ABI_SIZE(struct rt_pool, 80);
 
 enum {
-    RT_QUARTERS = 4, /* of max_model_len: durations of a variant differ with the context */
+    RT_QUARTERS = 4, /* quarters of max_model_len: a variant's duration depends on the context */
 };
 
-/* What the host has to hear of one request. A boundary lays these out and posts them when the next
- * iteration runs: the host's memory may be a bus away. */
+/* What the host has to hear of one request. A boundary lays these out and posts them while the next
+ * iteration runs, because the host's memory may be a bus away. */
 struct rt_news {
     uint32_t slot;
-    uint32_t n_known; /* its newest token is the last of them; 0: there is no new one */
-    uint32_t n_out;   /* output tokens with it; of both rt_control.n_steady less */
+    uint32_t n_known; /* known tokens, the newest one last; 0: there is no new token */
+    uint32_t n_out;   /* output tokens with it; rt_boundary_post adds rt_control.n_steady to both */
     uint32_t finish;  /* enum rt_finish */
 };
 ABI_SIZE(struct rt_news, 16);
@@ -184,11 +189,11 @@ struct rt_stall {
     uint32_t have, want;          /* triggers of this run of the event */
     uint32_t iteration, variant;
     uint32_t busy_worker, busy_task; /* a worker that is inside a task, RT_NONE: none */
-    uint32_t claimed, n_jit;         /* of the iteration's JIT tasks: handed out, all */
+    uint32_t claimed, n_jit;         /* the iteration's JIT tasks: claimed, and in all */
     uint64_t waited_ns;
 };
 
-/* The descriptor that every role gets. Constant while a program runs; the pointers are the
+/* The descriptor that every role gets. Constant while a program runs. Its pointers belong to the
  * backend's address space. */
 struct rt {
     /* the program */
@@ -203,14 +208,14 @@ struct rt {
     /* choices */
     uint32_t until_idle;  /* 1: stop when there is no work; 0: wait for the doorbell */
     uint32_t spin_limit;  /* polls before rt_pause lets others run */
-    uint32_t max_batched; /* token rows of an iteration that prefill may fill up to */
+    uint32_t max_batched; /* token rows up to which prefill may fill an iteration */
     uint64_t deadline_ns;
 
     /* events and JIT tasks */
     uint32_t *counters; /* [n_events << counter_shift], never reset */
     uint32_t counter_shift;
     const uint32_t *jit;   /* [jit_first[n_variants]] the JIT tasks, in order of linearization */
-    const uint32_t *ranks; /* beside aot: JIT tasks of the variant that come before */
+    const uint32_t *ranks; /* one per entry of aot: the variant's JIT tasks that come before it */
     struct rt_beat *beats;
     struct rt_shared *shared;
     struct rt_stall *stall;
@@ -235,10 +240,10 @@ struct rt {
 
     struct rt_trace *trace; /* rt_trace.h; NULL: none, the usual case */
 
-    /* Of each variant n_rows | n_logit_rows << 16: for the boundary, at hand. */
+    /* Each variant's n_rows | n_logit_rows << 16, copied for the boundary. */
     uint32_t shapes[PROG_MAX_VARIANTS];
-    uint32_t contexts[PROG_MAX_VARIANTS]; /* positions that its rows may have */
-    uint32_t decode_only; /* a bit each: whether it is for rows of different requests only */
+    uint32_t contexts[PROG_MAX_VARIANTS];      /* longest context that its rows may have */
+    uint32_t decode_only;                      /* one bit per variant: whether it is decode only */
     uint32_t jit_first[PROG_MAX_VARIANTS + 1]; /* each variant's range of jit */
 };
 
@@ -248,20 +253,20 @@ struct rt_worker {
     uint32_t published;    /* the iteration that it is in, as published */
     uint32_t next, end;    /* its AOT tasks of that iteration that are left: range of rt.aot */
     uint32_t epoch;        /* of that iteration's variant; valid while it has a task of it */
-    uint32_t list_variant; /* whose list of this worker is `list`; RT_NONE: no variant's */
+    uint32_t list_variant; /* the variant that `list` is of; RT_NONE: none */
     struct prog_list list;
     uint32_t claimed;    /* index of the JIT task that it claimed and has not run; RT_NONE */
     uint32_t epoch_of;   /* without AOT tasks: `published` of the iteration that `epoch` is of */
     uint32_t boundary;   /* 1: it activated the end event and owes the boundary */
-    uint32_t asked;      /* 1: rt_boundary_ask has been answered for this iteration */
-    uint32_t bell;       /* the doorbell's value that its boundary goes by */
+    uint32_t asked;      /* 1: rt_boundary_ask has returned 1 in this iteration */
+    uint32_t bell;       /* the doorbell's value that its boundary uses */
     uint32_t owes_post;  /* 1: its boundary's news have not been posted */
-    uint32_t n_news;     /* how many those are */
-    uint32_t context;    /* positions that the rows it has laid out have at most */
-    uint32_t supply;     /* steady boundaries that the blocks of all requests last for */
+    uint32_t n_news;     /* news to be posted */
+    uint32_t context;    /* longest context of the rows that it has laid out */
+    uint32_t supply;     /* steady boundaries until some request's blocks end */
     uint32_t hungry;     /* 1: some request lacks a block for its next rows */
-    uint32_t owes_start; /* 1: nor has the start event been triggered */
-    uint32_t task, task_epoch, task_end; /* what it runs; that iteration's epoch and end event */
+    uint32_t owes_start; /* 1: the start event has not been triggered either */
+    uint32_t task, task_epoch, task_end; /* running; its iteration's epoch and end event */
     uint32_t spins;                      /* polls since it last did something */
     uint32_t beats_seen;
     uint64_t idle_since;    /* rt_now_ns of the first look without progress; 0: none yet */

@@ -36,10 +36,9 @@
  *   void     rt_store64_release(p, v)
  *   uint64_t rt_add64_acquire(p, v)        fetch-and-add; returns the value before
  *
- * All others are on aligned 32-bit words. Why each hand-over needs the order that it has:
- * docs/runtime.md. RT_FN marks a function of the protocol, RT_COLD one that stays out of the way of
- * those around it, RT_UNROLL a loop whose array must live in registers. The same text is C17 and
- * CUDA C++.
+ * All other primitives work on aligned 32-bit words. Why each hand-over needs the order that it
+ * has: docs/runtime.md. RT_FN marks a function of the protocol, RT_COLD one that a GPU keeps out of
+ * line, RT_UNROLL a loop whose array must live in registers. The same text is C17 and CUDA C++.
  */
 #ifndef QN_RUNTIME_RT_SYNC_H
 #define QN_RUNTIME_RT_SYNC_H

@@ -108,7 +108,7 @@ static inline void rt_fence_acquire(const uint32_t *p) {
 #endif
 }
 
-/* Here what was written last is near. */
+/* On the CPU recently written data is near, so nothing is prefetched. */
 static inline void rt_prefetch(const void *p) {
     (void)p;
 }
@@ -125,10 +125,10 @@ static inline void rt_cpu_relax(void) {
 #endif
 }
 
-/* Hand-overs between running workers take less than a microsecond and are met by the first polls.
- * A wait that outlasts them means that the others are at something long, or that there are more
- * threads than CPUs: then a waiting worker leaves the CPU to others, first by yielding, then by
- * sleeping. */
+/* Hand-overs between running workers take less than a microsecond and are met by the first polls. A
+ * wait that outlasts them means that the other workers run something long, or that there are more
+ * threads than CPUs. Then a waiting worker leaves its CPU to other threads, first by yielding, then
+ * by sleeping. */
 enum { RT_PAUSE_YIELDS = 64, RT_PAUSE_SLEEP_NS = 20000 };
 
 static inline void rt_pause(uint32_t spins, uint32_t limit) {
@@ -148,9 +148,9 @@ static inline uint64_t rt_now_ns(void) {
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* Sleeps until *p differs from `expected`, someone wakes p's sleepers, or timeout_ns have passed;
- * may return early. The kernel compares and goes to sleep in one step, so that a change of *p made
- * before the wake-up call is never missed. */
+/* Sleeps until *p differs from `expected`, another thread wakes p's sleepers, or timeout_ns have
+ * passed; may return early. The kernel compares and goes to sleep in one step, so that a change of
+ * *p made before the wake-up call is never missed. */
 static inline void rt_host_sleep(const uint32_t *p, uint32_t expected, uint64_t timeout_ns) {
     struct timespec t = {(time_t)(timeout_ns / 1000000000u), (long)(timeout_ns % 1000000000u)};
     syscall(SYS_futex, p, FUTEX_WAIT_PRIVATE, expected, &t, NULL, 0);
@@ -168,7 +168,7 @@ static inline void rt_host_store_release(uint32_t *p, uint32_t v) {
     rt_store_release(p, v);
 }
 
-/* Here the fences are part of the accesses: ThreadSanitizer does not model fences, and on the
+/* On the CPU the fences are part of the accesses: ThreadSanitizer does not model fences, and on the
  * processors of today both forms cost the same. */
 static inline uint32_t rt_host_load_relaxed(const uint32_t *p) {
     return rt_load_acquire(p);
@@ -202,8 +202,8 @@ static inline void rt_host_wake(uint32_t *p, uint32_t *sleepers) {
     if (__atomic_load_n(sleepers, __ATOMIC_SEQ_CST) != 0) rt_host_wake_all(p);
 }
 
-/* Between two looks at a word of the host's while there is nothing to do: first a short spin, for
- * the request that follows at once, then sleep. The timeout is a belt only. */
+/* Waits between two looks at one of the host's words while there is no work: first a short spin,
+ * for the request that follows at once, then sleep. The timeout is only a safeguard. */
 static inline void rt_host_wait(const uint32_t *p, uint32_t expected, uint32_t spins) {
     rt_stress();
     if (spins < 2000)

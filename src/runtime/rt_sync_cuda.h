@@ -1,6 +1,6 @@
-/* rt_sync_cuda.h - rt_sync.h's primitives as PTX, one instruction each, scope .gpu for words that
- * blocks share and .sys for words that the host shares. Every one clobbers memory, so that the
- * compiler moves no access across it.
+/* rt_sync_cuda.h - rt_sync.h's primitives as PTX, mostly one instruction each: scope .gpu for words
+ * that blocks share, .sys for words that the host shares. All but the two prefetches clobber
+ * memory, so that the compiler moves no access across them.
  *
  * A release by one thread covers that thread's own stores and what it has observed (cumulativity):
  * a block first meets at a barrier, then one thread triggers.
@@ -89,7 +89,7 @@ RT_FN void rt_prefetch(const void *p) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
 
-/* Into L1, which the next acquire empties. (ptxas leaves out a load whose result is not
+/* Prefetches into L1, which the next acquire empties. (ptxas removes a load whose result is not
  * used.) */
 RT_FN void rt_touch(const void *p) {
     asm volatile("prefetch.global.L1 [%0];" ::"l"(p));
@@ -147,7 +147,7 @@ RT_FN void rt_host_add_release(uint32_t *p, uint32_t v) {
     rt_host_store_release(p, old + v);
 }
 
-/* A read of host memory is a trip over the bus: throttle it, and one block only. */
+/* A read of host memory is a trip over the bus, so polls are throttled, and one block does them. */
 RT_FN void rt_host_wait(const uint32_t *p, uint32_t expected, uint32_t spins) {
     (void)p;
     (void)expected;

@@ -3,9 +3,9 @@
  * Off by default: rt.trace is NULL and every trace point is one branch that is never taken, outside
  * of all inner loops. On a GPU even that costs a small model 4 % of its time, by the code that is
  * jumped over, so kernels have trace points only if they were compiled for a trace (QN_TRACES).
- * When it is there, `on` turns recording on and off while the program runs.
- * The block is planned and taken at open; nothing is allocated later. A ring keeps the newest
- * records; `n` counts all, so what was dropped is known.
+ * Where there is a trace, `on` turns recording on and off while the program runs. The trace's
+ * memory is planned and taken at open; nothing is allocated later. A ring keeps the newest records;
+ * `n` counts all of them, so the number that was dropped is known.
  *
  *   area | ring 0 | ring 1 | ... | ring n_rings - 1            each ring: 64 bytes, then records
  *
@@ -15,8 +15,8 @@
  * A GPU writes rings of its own in its memory, which the host appends to these once the kernel has
  * ended (engine/cuda_trace.h).
  *
- * One writer per ring: its worker. A reader may look at any
- * time (trace.c): it copies, then leaves out what may have been overwritten meanwhile.
+ * Each ring has one writer, its worker. A reader (trace.c) may look at any time: it copies a ring,
+ * then leaves out the records that may have been overwritten meanwhile.
  */
 #ifndef QN_RUNTIME_RT_TRACE_H
 #define QN_RUNTIME_RT_TRACE_H
@@ -29,28 +29,28 @@
 #define QN_TRACES 0
 #endif
 
-/* What a record says. The comments: what `what` and `aux` are. */
+/* Kinds of records. The comments say what `what` and `aux` are. */
 enum rt_trace_kind {
     RT_TRACE_READY = 1,    /* task: its event was seen activated; on the CPU its body begins at
                             * once */
-    RT_TRACE_BEGIN = 2,    /* task: its operands are there and the body begins; only where that is
-                            * later than READY */
+    RT_TRACE_BEGIN = 2,    /* task: its operands have arrived and its body begins; only where that
+                            * is later than READY */
     RT_TRACE_END = 3,      /* task: its body is done, the trigger follows */
     RT_TRACE_PUBLISH = 4,  /* event: activated by this worker's trigger */
     RT_TRACE_STALL = 6,    /* event: a deadline passed */
     RT_TRACE_DONE = 7,     /* iteration: all its tasks are done, the boundary begins */
     RT_TRACE_IDLE = 8,     /* iteration: the boundary found no work */
-    RT_TRACE_ITER = 9,     /* iteration, aux variant: published; the ones below precede it */
+    RT_TRACE_ITER = 9,     /* iteration, aux variant: published; the records below precede it */
     RT_TRACE_ROWS = 10,    /* token rows of the iteration, aux logit rows */
     RT_TRACE_RUNNING = 11, /* requests running, aux requests waiting */
-    RT_TRACE_CONTEXT = 12, /* KV positions that its rows attend to, over all rows */
+    RT_TRACE_CONTEXT = 12, /* KV positions that its rows attend to, summed over all rows */
     RT_TRACE_BLOCKS = 13,  /* KV blocks free */
     RT_TRACE_PAGES = 14,   /* task, aux RT_TRACE_PAGES_AUX: a GPU's loader has requested the last of
                             * its weights */
 };
 
-/* At that moment: pages requested and not yet here, pages that the loader could still request
- * before it must wait for the compute warps, KiB of a page; less than 256 each. */
+/* At that moment: pages requested and not yet arrived, pages that the loader could still request
+ * before it must wait for the compute warps, and KiB of a page; each is less than 256. */
 #define RT_TRACE_PAGES_AUX(n_flying, n_free, kib) ((n_flying) | (n_free) << 8 | (kib) << 16)
 
 struct rt_trace_record {
@@ -73,7 +73,7 @@ struct rt_trace {
     uint32_t mask; /* records per ring - 1, a power of two - 1 */
     uint32_t pad0;
     uint64_t ring_bytes; /* from one ring to the next: 64 + 16 * (mask + 1) */
-    uint64_t start_ns;   /* CUDA, of a device's rings: when the launch began, by its clock */
+    uint64_t start_ns;   /* CUDA, a device's rings: when the launch began, by the device's clock */
     uint64_t pad1[4];
 };
 ABI_SIZE(struct rt_trace, 64);
@@ -105,8 +105,8 @@ RT_FN void rt_trace_put(struct rt_trace *t, uint32_t ring, uint64_t now, uint32_
     to->what = what;
     r->n = n + 1;
 #else
-    /* A ring is larger than the caches, and what follows an END is a locked instruction, which
-     * waits until the record is stored: so the next line is fetched while a task's body runs. */
+    /* A ring is larger than the caches, and after an END a locked instruction waits until the
+     * record is stored. So the next line is prefetched, while a task's body runs. */
     __builtin_prefetch(to + 64 / sizeof *to, 1);
     /* Releases: a reader that sees a word of this record also sees that it was begun. */
     __atomic_store_n(&r->begun, n + 1, __ATOMIC_RELAXED);
@@ -123,9 +123,9 @@ RT_FN void rt_trace_write(struct rt_trace *t, uint32_t ring, uint32_t kind, uint
     rt_trace_put(t, ring, rt_now_ns(), kind | aux << 8, what);
 }
 
-/* A record of something that followed the worker's newest record at once: on the CPU it has that
- * one's time, since reading the clock is most of what a record costs. A GPU's control warp
- * publishes for tasks whose records are in another ring, so it looks at the clock. */
+/* Records something that followed the worker's newest record at once. On the CPU the new record has
+ * the same time, because reading the clock is most of what a record costs. A GPU's control warp
+ * publishes for tasks whose records are in another ring, so it reads the clock. */
 RT_FN void rt_trace_follow(const struct rt *rt, uint32_t worker, uint32_t kind, uint32_t what) {
     struct rt_trace *t = rt_trace_of(rt);
     if (!t || !rt_load_relaxed(&t->on) || worker >= t->n_rings) return;

@@ -1,16 +1,18 @@
-/* rt_waiting.h - which request gets KV blocks: the waiting ones in order, those that run before
- * them, and who gives way when blocks run out.
+/* rt_waiting.h - which request gets KV blocks: running requests before waiting ones, these in
+ * order, and which request gives way when blocks run out.
  *
- * The order is priority, then arrival. The first that waits is never passed. It is admitted when
- * there are blocks for all of its known tokens, and one more for each running request that may
- * need more, so that these can go on a while. A request that runs takes the blocks that its next
- * iteration needs, and, where many are idle, some more, so that not every iteration has to look.
+ * The order is priority, then arrival. No request passes the first waiting one. It is admitted when
+ * there are blocks for all of its known tokens, and one more for each running request that may need
+ * more, so that the running ones can go on a while. A running request takes the blocks that its
+ * next iteration needs. Where many blocks are idle it takes some more, so that not every iteration
+ * has to look.
  *
- * When blocks run out, what was given ahead is taken back, then cached blocks are evicted, then the
- * last request in order gives way: its whole blocks stay cached, its tokens stay in its slot, and
- * it waits again, in its place. Admitted again it computes what is no longer cached, and goes on:
- * bits depend neither on that nor on time. The first request in order never gives way, and any
- * request fits alone (rt_request_fits), so there is always one that goes on.
+ * When no block is empty, cached blocks are evicted. When no block is idle, blocks given ahead are
+ * taken back, then the last request in order gives way: its whole blocks stay cached, its tokens
+ * stay in its slot, and it waits again, in its place. When it is admitted again, it computes the
+ * positions that are no longer cached and goes on. Its bits depend neither on that nor on time. The
+ * first request in order never gives way, and any request fits alone (rt_request_fits), so one
+ * request always goes on.
  */
 #ifndef QN_RUNTIME_RT_WAITING_H
 #define QN_RUNTIME_RT_WAITING_H
@@ -19,7 +21,7 @@
 
 enum {
     RT_AHEAD = 256,     /* positions that a request gets blocks for ahead of its need */
-    RT_AHEAD_SHARE = 2, /* where that takes at most one idle block of so many */
+    RT_AHEAD_SHARE = 2, /* if that takes at most 1 / RT_AHEAD_SHARE of the idle blocks */
 };
 
 /* Blocks of n positions. */
@@ -27,13 +29,13 @@ RT_FN uint32_t rt_blocks_of(const struct rt_batch *b, uint32_t n) {
     return (n + b->kv_block - 1) / b->kv_block;
 }
 
-/* KV blocks for a request of n_limit tokens: the last one is never computed on. */
+/* KV blocks for a request of n_limit tokens: the last token never gets a row. */
 RT_FN uint32_t rt_blocks_needed(const struct rt_batch *b, uint32_t n_limit) {
     return rt_blocks_of(b, n_limit - 1);
 }
 
-/* Blocks that a request must hold for its next iteration: of its known tokens, and of the position
- * after them, since on a GPU workers look up that of the iteration that follows. */
+/* Blocks that a request must hold for its next iteration: for its known tokens, and for the
+ * position after them, because on a GPU workers look up the block of the iteration that follows. */
 RT_FN uint32_t rt_blocks_wanted(const struct rt_batch *b, const struct rt_slot *s, uint32_t ahead) {
     return rt_blocks_of(b, rt_min(s->n_known + 1 + ahead, s->n_limit - 1));
 }
@@ -46,8 +48,8 @@ RT_FN int rt_comes_before(const struct rt *rt, uint32_t a, uint32_t b) {
     return (int32_t)(x->arrival - y->arrival) < 0;
 }
 
-/* Behind those that come before it. A new request mostly is the last one, one that has given way
- * the first. */
+/* Adds a request behind those that come before it. A new request mostly becomes the last one, a
+ * request that has given way the first. */
 RT_COLD void rt_waiting_add(const struct rt *rt, uint32_t slot) {
     struct rt_control *c = rt->control;
     struct rt_turn *t = rt_turn_of(rt, slot);
@@ -75,15 +77,15 @@ RT_COLD void rt_waiting_remove(const struct rt *rt, uint32_t slot) {
 
 /* ---- admission ---- */
 
-/* The first position of a request from which logits are wanted: the last of its known tokens, and
- * before there is output those before it that score tokens of the prompt. */
+/* The first position of a request whose logits are needed: that of its last known token or, before
+ * there is output, the first one that scores a token of the prompt. */
 RT_FN uint32_t rt_logits_from(const struct rt_batch *b, uint32_t slot) {
     const struct rt_slot *s = &b->slots[slot];
     if (s->n_known > s->n_prompt) return s->n_known - 1;
     return s->n_prompt - 1 - b->requests[slot].n_scored;
 }
 
-/* The prompt, where tasks and the boundary have it at hand. */
+/* Copies the prompt to where tasks and the boundary read it. */
 RT_COLD void rt_request_fetch(const struct rt *rt, uint32_t slot) {
     const struct rt_batch *b = rt->batch;
     const uint64_t at = (uint64_t)slot * b->max_model_len;
@@ -93,7 +95,7 @@ RT_COLD void rt_request_fetch(const struct rt *rt, uint32_t slot) {
         rt_block_copy(b->tokens + at, rt->prompts + at, b->slots[slot].n_prompt);
 }
 
-/* Notes what an admitted request has found, for the host and the sums. */
+/* Notes how many positions an admitted request has found, for the host and the totals. */
 RT_FN void rt_request_note(const struct rt *rt, uint32_t slot, uint32_t may) {
     struct rt_control *c = rt->control;
     struct rt_turn *t = rt_turn_of(rt, slot);
@@ -110,7 +112,7 @@ RT_FN uint32_t rt_request_grows(const struct rt_batch *b, const struct rt_slot *
     return s->n_blocks < rt_blocks_needed(b, s->n_limit);
 }
 
-/* Running requests that may need more. */
+/* Running requests that may need more blocks. */
 RT_COLD uint32_t rt_running_grow(const struct rt *rt) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < rt->control->n_running; i++)
@@ -118,9 +120,10 @@ RT_COLD uint32_t rt_running_grow(const struct rt *rt) {
     return n;
 }
 
-/* Gives the request that waits first its blocks, and has it run; 0: it has to wait, since `grow`
- * running requests may need a block each. Logits are computed, so the row of the last known token
- * is, whoever else has computed it. */
+/* Gives the first waiting request its blocks and lets it run; 0: it has to wait, because too few
+ * blocks are idle, counting one for each of `grow` running requests. The row of its last known
+ * token is always computed, even if another request has computed it, because its logits are needed.
+ */
 RT_COLD int rt_request_admit(const struct rt *rt, uint32_t slot, uint32_t grow) {
     struct rt_batch *b = rt->batch;
     struct rt_control *c = rt->control;
@@ -140,8 +143,8 @@ RT_COLD int rt_request_admit(const struct rt *rt, uint32_t slot, uint32_t grow) 
     t->n_shared = t->n_registered = found;
     t->n_ready = 0;
     rt_request_note(rt, slot, may);
-    /* The row of a guided request's last token may be computed again: its block is not for others
-     * before. */
+    /* The row of a guided request's last token may be computed again, so its block is not
+     * registered for other requests before. */
     rt_blocks_announce(rt, slot, (s->n_known - b->requests[slot].guided) / b->kv_block);
     rt_blocks_follow(rt, slot);
     rt_waiting_remove(rt, slot);
@@ -152,13 +155,14 @@ RT_COLD int rt_request_admit(const struct rt *rt, uint32_t slot, uint32_t grow) 
 
 /* ---- giving way ---- */
 
-/* What a request that ends or gives way leaves: whole blocks of known tokens are cached. */
+/* Releases the blocks of a request that ends or gives way; whole blocks of known tokens stay
+ * cached. */
 RT_COLD void rt_request_leave(const struct rt *rt, uint32_t slot) {
     rt_blocks_computed(rt, slot, rt->batch->slots[slot].n_computed);
     rt_blocks_cut(rt, slot, 0);
 }
 
-/* The running request that comes last in order: its place among them. */
+/* The place in rt.running of the request that comes last in order. */
 RT_COLD uint32_t rt_running_last(const struct rt *rt) {
     uint32_t last = 0;
     for (uint32_t i = 1; i < rt->control->n_running; i++)
@@ -178,8 +182,9 @@ RT_COLD void rt_request_preempt(const struct rt *rt, uint32_t place) {
     rt_waiting_add(rt, slot);
 }
 
-/* Has n blocks idle, at the cost of what others hold ahead of their need, then of the last ones in
- * order. 0: the request at *place has given way itself; else *place is where it is now. */
+/* Makes n blocks idle: takes back blocks that requests hold ahead of their need, then has the last
+ * requests in order give way. 0: the request at *place has given way itself; else *place is where
+ * it is now. */
 RT_COLD int rt_blocks_free_up(const struct rt *rt, uint32_t n, uint32_t *place) {
     struct rt_control *c = rt->control;
     const struct rt_batch *b = rt->batch;

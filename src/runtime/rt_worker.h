@@ -9,9 +9,9 @@
  *             rt_worker_done(rt, &w);
  *         }
  *
- * Its next task is the earlier of its next AOT task and a JIT task that it has claimed; it claims
- * one whenever it has none and the next JIT task comes before its AOT task (rt_claim.h). Then it
- * waits for that task's event. Empty tasks (OP_NONE) are done inside.
+ * A worker's next task is the earlier of its next AOT task and the JIT task that it has claimed. It
+ * claims a JIT task whenever it has none and the next one comes before its AOT task (rt_claim.h).
+ * Then it waits for its next task's event. rt_worker_next completes empty tasks (OP_NONE) itself.
  */
 #ifndef QN_RUNTIME_RT_WORKER_H
 #define QN_RUNTIME_RT_WORKER_H
@@ -49,7 +49,8 @@ RT_FN uint32_t rt_worker_head(const struct rt *rt, const struct rt_worker *w) {
 /* ---- stalls ---- */
 
 /* Of the workers that wait before a task, the one whose event comes first in the order of
- * linearization; this one and the end event if there is none. */
+ * linearization; if there is none, this worker and its own event, or the end event if it has no
+ * task. */
 RT_FN void rt_stall_choose(const struct rt *rt, const struct rt_worker *w, struct rt_stall *s) {
     uint32_t epoch = rt->control->epoch;
     s->worker = w->id;
@@ -65,7 +66,7 @@ RT_FN void rt_stall_choose(const struct rt *rt, const struct rt_worker *w, struc
     }
 }
 
-/* Fills the report and stops all workers; only the first to notice does. */
+/* Fills the report and stops all workers; only the first worker to notice does so. */
 RT_COLD void rt_stall_report(const struct rt *rt, struct rt_worker *w, uint64_t waited,
                              uint32_t busy) {
     if (!rt_cas_acquire(&rt->shared->stall_claimed, 0, 1)) return;
@@ -87,9 +88,9 @@ RT_COLD void rt_stall_report(const struct rt *rt, struct rt_worker *w, uint64_t 
     rt_host_wake(&rt->mail->progress, &rt->mail->host_sleepers);
 }
 
-/* Looks at the clock and, some times in a deadline, at the heartbeats: on a GPU reading all of them
- * takes a tenth of a millisecond. Any beat of any worker starts the wait anew; a worker that is
- * inside a task is given more time, since tasks may be long. */
+/* Looks at the clock and, RT_STALL_PARTS times in a deadline, at the heartbeats: on a GPU reading
+ * all of them takes a tenth of a millisecond. Any worker's beat starts the wait anew. A worker that
+ * is inside a task is given more time, because tasks may be long. */
 RT_FN void rt_stall_look(const struct rt *rt, struct rt_worker *w) {
     if (rt->deadline_ns == 0) return;
     uint64_t now = rt_now_ns();
@@ -113,8 +114,8 @@ RT_FN void rt_stall_look(const struct rt *rt, struct rt_worker *w) {
 
 /* ---- waiting ---- */
 
-/* No iteration runs, and the launch is to end when none has for rt.linger_ns. As when a boundary
- * ends it, the phase stays RUN. */
+/* No iteration runs. The launch ends when none has run for rt_pool.linger_ns. The phase is RUN
+ * then, as when a boundary ends the launch. */
 RT_COLD void rt_worker_linger(const struct rt *rt, struct rt_worker *w) {
     const uint64_t now = rt_now_ns();
     if (w->lingers_since == 0) w->lingers_since = now;
@@ -127,7 +128,8 @@ RT_COLD void rt_worker_linger(const struct rt *rt, struct rt_worker *w) {
         rt_cas_acquire(&rt->shared->stop, RT_GO, RT_STOP_IDLE);
 }
 
-/* No iteration runs: the first worker to see a reason takes the boundary, the others wait. */
+/* No iteration runs: the first worker to see a reason takes the boundary, the other workers wait.
+ */
 RT_COLD void rt_worker_between(const struct rt *rt, struct rt_worker *w, uint32_t phase) {
     struct rt_shared *sh = rt->shared;
     w->idle_since = 0;
@@ -164,9 +166,10 @@ RT_FN void rt_worker_show(const struct rt *rt, const struct rt_worker *w) {
     rt_store_relaxed(&rt->beats[w->id].head, rt_worker_head(rt, w));
 }
 
-/* The worker's list and the epoch of the variant. A worker that has tasks in a variant has part in
- * each of its runs, so it may count them. Else it reads the epoch, and only if it has tasks: such
- * an iteration cannot end, and the word cannot change, before they ran. */
+/* Sets the worker's list and the variant's epoch. A worker with tasks in a variant takes part in
+ * each of its runs, so it may count them. After another variant it reads the epoch, and only if it
+ * has tasks: such an iteration cannot end, and the word cannot change, before these tasks have run.
+ */
 RT_FN void rt_worker_list(const struct rt *rt, struct rt_worker *w, uint32_t variant) {
     if (variant == w->list_variant) {
         w->epoch++;
@@ -196,16 +199,16 @@ RT_FN int rt_worker_advance(const struct rt *rt, struct rt_worker *w) {
     return 1;
 }
 
-/* Plays the boundary, once rt_boundary_ask said that it can be, and enters what it publishes.
- * Whether there is something. */
+/* Plays the boundary, once rt_boundary_ask has returned 1, and enters the iteration that it
+ * publishes. Returns whether there is one. */
 RT_FN int rt_worker_boundary(const struct rt *rt, struct rt_worker *w) {
     const uint32_t published = rt_boundary(rt, w);
     if (published != 0) rt_worker_enter(rt, w, published);
     return published != 0;
 }
 
-/* Claims a JIT task; 0: there was none. A worker whose list is done may not have entered
- * the task's iteration: it enters now. With the task in hand, that iteration cannot end. */
+/* Claims a JIT task; 0: there was none. A worker whose list is done may not have entered the task's
+ * iteration yet: it enters now. While the worker has the task, that iteration cannot end. */
 RT_FN int rt_worker_claim(const struct rt *rt, struct rt_worker *w) {
     uint32_t published, index = rt_claim_next(rt, &published);
     if (index == RT_NONE) return 0;
@@ -270,7 +273,7 @@ RT_FN void rt_worker_done(const struct rt *rt, struct rt_worker *w) {
     rt_trigger(rt, w, rt->tasks[w->task].trigger, w->task_epoch, w->task_end);
 }
 
-/* One step of the role. Whether w->task is to be run now. */
+/* One step of the role. Returns whether w->task is to be run now. */
 RT_FN int rt_worker_next(const struct rt *rt, struct rt_worker *w) {
     if (w->boundary && rt_boundary_ask(rt, w)) {
         if (rt_worker_boundary(rt, w)) rt_worker_show(rt, w);

@@ -1,8 +1,7 @@
 /* task_sim.h - the oracle: one thread that runs a program's tasks one after the other, in the order
- * of linearization, through the same iteration boundary and the same kernels as the CPU backend,
- * and checks at every task that its event is activated and after every iteration that all counters
- * are exact. Same bits as the backend, whatever the workers of the latter do.
- */
+ * of linearization, with the same boundary and the same kernels as the CPU backend. It checks
+ * before every task that its event is activated, and after every iteration that all counters are
+ * exact. Its results have the same bits as the backend's, whatever the backend's workers do. */
 #ifndef QN_RUNTIME_TASK_SIM_H
 #define QN_RUNTIME_TASK_SIM_H
 

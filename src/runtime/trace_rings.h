@@ -10,9 +10,9 @@
 
 enum { TRACE_RINGS_DEFAULT_BYTES = 64 << 20 };
 
-/* Bytes that trace_rings_new takes for so many workers when `limit` is wanted (0:
- * TRACE_RINGS_DEFAULT_BYTES): the largest power of two of records per ring that stays below, at
- * least 1024. */
+/* Bytes that trace_rings_new takes for n_workers rings. Each ring has the largest power of two of
+ * records with which all records stay within `limit` bytes (0: TRACE_RINGS_DEFAULT_BYTES), at least
+ * 1024. */
 uint64_t trace_rings_bytes(uint32_t n_workers, uint64_t limit);
 
 /* The rings, empty and off. The caller frees them (free()). Errors: QN_ENOMEM. */

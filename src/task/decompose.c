@@ -40,7 +40,7 @@ static uint64_t loaded_bytes(const struct tgraph *g, const struct kop *op, uint3
 
 static struct split_tiles choose_tiles(const struct tgraph *g, const struct kop *op,
                                        uint32_t want) {
-    assert(want > 0); /* a worker, and a task for it */
+    assert(want > 0); /* at least one worker, and one task per worker */
     const uint32_t n_rows = CEIL_DIV(kop_rows(op), row_grain(g, op));
     const uint32_t n_blocks = CEIL_DIV(kop_units(op), split_grain(op->kind));
     const struct tile_override *o = &g->options.tiles[op->kind];
@@ -49,14 +49,14 @@ static struct split_tiles choose_tiles(const struct tgraph *g, const struct kop 
                                                           : split_slices(g->kernel, op, want)};
     if (op_split_of(op->kind) == SPLIT_ROWS)
         return (struct split_tiles){MIN(n_rows, o->row_tiles != 0 ? o->row_tiles : want), 1};
-    /* The workers that it leaves have SAMPLE. */
+    /* The other workers have tasks of SAMPLE. */
     if (op->kind == OP_RESET_SENTINELS && want > g->kernel->n_logit_rows)
         return (struct split_tiles){1, MIN(want - g->kernel->n_logit_rows, n_blocks)};
     struct split_tiles best = {1, MIN(want, n_blocks)};
     uint64_t best_bytes = UINT64_MAX;
     for (uint32_t rows = 1; rows <= MIN(n_rows, want); rows *= 2) {
         const uint32_t units = MIN(MAX(want / rows, 1u), n_blocks);
-        /* A cut that leaves workers idle is taken only where no cut keeps them busy. */
+        /* A cut that leaves workers idle counts as if it loaded more bytes. */
         const uint64_t idle = want - MIN(want, rows * units);
         const uint64_t bytes = loaded_bytes(g, op, rows, units) * (want + idle) / want;
         if (bytes < best_bytes) {
@@ -66,7 +66,7 @@ static struct split_tiles choose_tiles(const struct tgraph *g, const struct kop 
     }
     if (reads_packed(g, op))
         best = split_packed(&g->options.device, g->kernel, op, n_rows * PACK_ROWS, n_blocks, want);
-    /* A GPU's task goes through the rows of each listed expert, whichever they are. */
+    /* A GPU's task goes through all rows of each listed expert, so rows are not cut. */
     if (op->kind == OP_EXPERT_DOWN && g->options.device.kind == DEVICE_CUDA)
         best = (struct split_tiles){1, MIN(want, n_blocks)};
     if (o->row_tiles != 0) best.rows = MIN(o->row_tiles, n_rows);
@@ -74,8 +74,8 @@ static struct split_tiles choose_tiles(const struct tgraph *g, const struct kop 
     return best;
 }
 
-/* As many tasks as make whole gangs: of tiles those of one row of them, side by side. `most`: parts
- * that there are to make tasks of. */
+/* Rounds the number of tasks down to whole gangs, to one gang at least. Of tiles, a gang has
+ * neighbours in one row of tiles. `most`: parts that tasks can be made of. */
 static int make_gangs(struct diag *d, const struct tgraph *g, const struct kop *op, uint64_t most,
                       struct split_tiles *tiles) {
     uint32_t *n = op_split_of(op->kind) == SPLIT_ROWS ? &tiles->rows : &tiles->units;
@@ -87,7 +87,7 @@ static int make_gangs(struct diag *d, const struct tgraph *g, const struct kop *
                 op_name(op->kind), op->gang, g->options.device.n_workers, (unsigned long long)most);
 }
 
-/* Tasks of the operators beside one, all of which are cut already. */
+/* Number of tasks of the operators beside `op`, which are cut already. */
 static uint32_t tasks_beside(const struct tgraph *g, int32_t op) {
     uint32_t n = 0;
     for (uint64_t beside = kgraph_beside(g->kernel, op); beside != 0; beside &= beside - 1) {

@@ -7,12 +7,12 @@
  *
  * A dependency that follows from the others is dropped: if a task waits for some task of operator
  * B, and that one comes after *all* tasks of operator A, then waiting for A adds nothing. For this
- * every task carries the set of operators that are wholly before it. What is left are the sets from
- * which event_fuse makes events; without this, every reuse of a buffer would cost dummy tasks.
- * In a decoder nearly all follows from the operator just before, so operators are compared only
- * when no task's set has the answer. A task that waits for all tasks of one operator and for some
- * of an operator beside it waits for all of both: else each task of the first would trigger an
- * event for every such set, through as many dummies.
+ * every task carries the set of operators that are wholly before it. event_fuse makes events from
+ * the dependencies that are left; without this step, every reuse of a buffer would cost dummy
+ * tasks. In a decoder nearly all dependencies follow from the operator just before, so operators
+ * are compared only when no task's set has the answer. A task that waits for all tasks of one
+ * operator and for some of an operator beside it waits for all tasks of both. Otherwise each task
+ * of the first operator would trigger an event for every such set, through as many dummies.
  */
 #include "base/checked.h"
 #include "task/task_graph.h"
@@ -24,7 +24,7 @@ enum conflict {
     CONFLICT_UNKNOWN, /* not compared yet */
     CONFLICT_NONE,
     CONFLICT_REGIONS, /* overlap of their tasks' regions decides */
-    CONFLICT_WHOLE,   /* shared bytes of two tensors: on every task of it */
+    CONFLICT_WHOLE,   /* every task of the earlier one: two tensors share bytes, or coarse_events */
 };
 
 struct depend {
@@ -33,7 +33,7 @@ struct depend {
     uint32_t words;       /* of one operator set */
     uint64_t *before;     /* [tasks][words] operators that are wholly before the task */
     uint64_t *before_any; /* [ops][words] ... before some task of the operator */
-    enum conflict *found; /* [ops] of the operator at hand with each earlier one */
+    enum conflict *found; /* [ops] conflict of the operator at hand with each earlier one */
     uint64_t *open;       /* [words] earlier operators that it may conflict with, as far as known */
     struct region *access;           /* [tasks][TASK_MAX_ACCESS] */
     int *n_access;                   /* [tasks] */
@@ -47,7 +47,7 @@ static bool shares_bytes(const struct tgraph *g, int32_t a, int32_t b) {
            g->tensor_offset[b] < g->tensor_offset[a] + tensor_bytes(ta);
 }
 
-/* The operands of an operator in one list; returns how many, outputs last from *n_in on. */
+/* The operands of an operator in one list; returns how many. Outputs are last, from *n_in on. */
 static int operands(const struct kop *op, int32_t *list, int *n_in) {
     int n = 0;
     for (int i = 0; i < OP_MAX_IN; i++)
@@ -89,7 +89,7 @@ static void forget_conflicts(struct depend *s, int32_t op) {
     memset(s->open, 0xff, s->words * sizeof *s->open);
 }
 
-/* Of the operator at hand with an earlier one; compared once. */
+/* The conflict of the operator at hand with an earlier one. A pair is compared once. */
 static enum conflict conflict_with(struct depend *s, int32_t op, int32_t early) {
     const struct kop *ops = s->g->kernel->ops.items;
     if (s->found[early] == CONFLICT_UNKNOWN) {
@@ -114,7 +114,7 @@ static int add_ranges(struct depend *s, int32_t early, enum conflict how, int32_
     struct task_range run = {all.first, all.first}; /* the range that is growing */
     for (int32_t t = all.first; t < all.last; t++) {
         if (!tasks_conflict(s, t, task)) continue;
-        const struct task_range gang = gang_range(s->g, t); /* all of it, or none */
+        const struct task_range gang = gang_range(s->g, t); /* the whole gang, or no task of it */
         if (run.last != gang.first) {
             if (run.first < run.last) TRY(ARRAY_PUSH(s->d, &s->ranges, run));
             run.first = gang.first;
@@ -129,8 +129,8 @@ static void unite(uint64_t *set, const uint64_t *more, uint32_t words) {
     for (uint32_t w = 0; w < words; w++) set[w] |= more[w];
 }
 
-/* Adds to `set` what waiting for a range brings: its tasks' sets, and its operator if it is all of
- * that operator's tasks. */
+/* Adds to `set` the operators that are wholly before a task that waits for a range: the sets of the
+ * range's tasks, and their operator if the range is all of its tasks. */
 static void absorb(const struct depend *s, uint64_t *set, int32_t early,
                    const struct task_range *r) {
     const struct task_range all = s->g->op_tasks[early];
@@ -148,7 +148,7 @@ static int by_first(const void *a, const void *b) {
     return (x->first > y->first) - (x->first < y->first);
 }
 
-/* Whether the ranges from `first` on are all tasks of an operator, and several. */
+/* Whether the ranges from `first` on are one range, of all tasks of an operator with several. */
 static bool is_barrier(const struct depend *s, int32_t op, size_t first) {
     const struct task_range all = s->g->op_tasks[op], *r = s->ranges.items + first;
     return s->ranges.n == first + 1 && r->first == all.first && r->last == all.last &&
@@ -160,7 +160,8 @@ static bool is_beside(const struct depend *s, int32_t early, int32_t late) {
     return back < 64 && (kgraph_beside(s->g->kernel, late) >> back & 1) != 0;
 }
 
-/* The latest operator comes first, so whatever implies one has been absorbed before it. */
+/* Goes from the latest operator to the first, so that a dependency is absorbed before those that
+ * follow from it. */
 static int depend_task(struct depend *s, int32_t op, int32_t task) {
     uint64_t *before = s->before + (size_t)task * s->words;
     int32_t barrier = -1; /* an operator of which it waits for all tasks */
@@ -196,8 +197,9 @@ static bool same_region(const struct region *x, const struct region *y) {
            x->n_slices == y->n_slices && x->write == y->write;
 }
 
-/* Whether two tasks of one operator read the same regions. Their writes need not be compared: what
- * they overwrite is another tensor's bytes, which counts as a whole, except in the KV cache. */
+/* Whether two tasks of one operator read the same regions. Outside the KV cache, writes need not be
+ * compared: they overwrite bytes of other tensors, and such a conflict is with all tasks of an
+ * operator. */
 static bool same_reads(const struct depend *s, int32_t a, int32_t b) {
     if (s->n_access[a] != s->n_access[b]) return false;
     for (int i = 0; i < s->n_access[a]; i++) {
@@ -210,7 +212,7 @@ static bool same_reads(const struct depend *s, int32_t a, int32_t b) {
     return true;
 }
 
-/* The analysis of the task before, for a task that reads the same. */
+/* Copies the dependencies of the task before to a task that reads the same regions. */
 static void copy_deps(struct depend *s, int32_t task) {
     s->g->deps[task] = s->g->deps[task - 1];
     memcpy(s->before + (size_t)task * s->words, s->before + (size_t)(task - 1) * s->words,

@@ -1,5 +1,4 @@
-/* gang.c - tasks that run together (task_graph.h): where a gang begins, and what the stages leave
- * of it. */
+/* gang.c - tasks that run together (task_graph.h): where a gang begins, and whether it is whole. */
 #include "base/checked.h"
 #include "task/task_graph.h"
 
@@ -19,7 +18,8 @@ struct task_range gang_range(const struct tgraph *g, int32_t task) {
     return (struct task_range){first, first + (int32_t)gang_size(g, &g->tasks.items[task])};
 }
 
-/* Members stand together: same operator, same events, worker by worker from a multiple of n on. */
+/* Members are consecutive tasks of one operator, with the same events, on consecutive workers from
+ * a multiple of n on. */
 static int verify_gang(struct diag *d, const struct tgraph *g, size_t first, uint32_t n,
                        bool placed) {
     const struct task *lead = &g->tasks.items[first];

@@ -1,17 +1,18 @@
-/* memory_plan.c - every activation gets its place in the workspace; dead ones lend theirs.
+/* memory_plan.c - every activation gets its place in the workspace; dead ones give up theirs.
  *
  * A tensor lives from the operator that writes it to the last one that reads it, in the order of
- * the kernel graph. Its life begins earlier if operators before its writer may run beside it: else
- * the writer would wait for these. Two tensors may share bytes only when those spans do not touch.
- * Tasks run out of that order, so sharing creates WAR and WAW dependencies: depend.c adds them,
- * task_verify proves them. Placement: largest first, each at the lowest offset that is free over
- * its life.
+ * the kernel graph. Its life begins earlier if operators before its writer may run beside it:
+ * otherwise the writer would have to wait for them. Two tensors may share bytes only when their
+ * lives do not touch. Tasks run out of that order, so sharing creates WAR and WAW dependencies:
+ * depend.c adds them, task_verify proves them. Placement: largest first, each at the lowest offset
+ * that is free over its life.
  *
  * Where events may ride on data (options.transport_bytes; few rows), bytes must not be used again
- * behind an event that orders nothing but its own data (transport.c). So what is written right
- * behind such an event has bytes of its own, and the rest shares them only with what the same
- * operator writes in other layers, which waits for the same kinds of counters. Bytes of one's own
- * come last: transport.c moves most of them away, and the workspace ends before.
+ * behind an event that orders nothing but its own data (transport.c). So a tensor that is written
+ * right behind such an event has bytes of its own. The other tensors share bytes only with what the
+ * same operator writes in other layers, which waits for the same kinds of counters. Tensors with
+ * bytes of their own come last: transport.c moves most of them away, and the workspace then ends
+ * before them.
  */
 #include "base/checked.h"
 #include "task/task_graph.h"
@@ -72,7 +73,8 @@ static bool is_unshared(const struct kgraph *k, int32_t tensor) {
     return info->in[0].flagged;
 }
 
-/* The kind of operator that writes a tensor, and the slot; or a number of the tensor's own. */
+/* A tensor's company: the kind of the operator that writes it, and the slot; if it is unshared, a
+ * number of its own. */
 static int32_t company_of(const struct kgraph *k, int32_t tensor) {
     const struct kop *op = &k->ops.items[k->tensors.items[tensor].producer];
     if (is_unshared(k, tensor)) return N_OP_KINDS * OP_MAX_OUT + tensor;
@@ -81,8 +83,8 @@ static int32_t company_of(const struct kgraph *k, int32_t tensor) {
     return (int32_t)op->kind * OP_MAX_OUT + slot;
 }
 
-/* Whether anything of this variant may ride: several rows on sentinels, one if the residual stream
- * or attention's output is small enough, 8 bytes an element. */
+/* Whether an event of this variant may ride on data: with RESET_SENTINELS always, else if the rows
+ * of the residual stream or of attention's output are small enough, at 8 bytes an element. */
 static bool may_ride(const struct tgraph *g) {
     const struct model_spec *spec = &g->kernel->spec;
     for (size_t i = 0; i < g->kernel->ops.n; i++)
@@ -93,8 +95,8 @@ static bool may_ride(const struct tgraph *g) {
            g->kernel->n_rows * row * 8 <= g->options.transport_bytes;
 }
 
-/* The first operator that may run while the one does that writes a tensor, up to this one; -1: none
- * writes it. */
+/* The first operator that may run at the same time as the writer of a tensor, or the writer itself;
+ * -1: no operator writes the tensor. */
 static int32_t life_begins(const struct kgraph *k, const struct tensor *t) {
     const uint64_t beside = t->producer < 0 ? 0 : kgraph_beside(k, t->producer);
     return beside == 0 ? t->producer : t->producer - 64 + __builtin_clzll(beside);

@@ -4,15 +4,15 @@
  * tasks per worker, and the task that reads the most bytes goes to the worker that has the fewest
  * so far. A worker with a task of the previous operator, the last one whose results are needed,
  * comes after the workers without one, if these suffice. The workers of operators beside it
- * (kgraph_beside) come last, so that neither waits for the other. Where attention has slices for at
- * most half of the workers, all others wait for them: these workers come last in the operator
- * before attention, so that attention starts early, and last in the operator after ATTENTION_WHOLE,
- * because they are free later. With several rows, a task that adds to the residual stream goes to
- * the worker that wrote these columns, so that no other worker has to see them (transport.c). With
- * a single row, SAMPLE goes to EMBED's worker, which has the smallest task of the LM head. So
- * within an operator the loads differ by at most one tile, and over the operators the remainders
- * even out. A worker's list keeps the order of linearization, which is a topological one: FIFO
- * execution cannot deadlock (task_verify proves it again).
+ * (kgraph_beside) come last, so that neither operator waits for the other. Where attention has
+ * slices for at most half of the workers, all others wait for the workers with slices. These come
+ * last in the operator before attention, so that attention starts early, and last in the operator
+ * after ATTENTION_WHOLE, because they are free later. With several rows, a task that adds to the
+ * residual stream goes to the worker that wrote these columns, so that no other worker has to see
+ * them (transport.c). With a single row, SAMPLE goes to EMBED's worker, which has the smallest task
+ * of the LM head. So within an operator the loads differ by at most one tile, and over the
+ * operators the remainders even out. A worker's list keeps the order of linearization, which is a
+ * topological one: FIFO execution cannot deadlock (task_verify proves it again).
  */
 #include "base/checked.h"
 #include "plan/cost.h"
@@ -27,7 +27,7 @@ static bool paper_jit(const struct tgraph *g, const bool *jit, int32_t op) {
     const struct kop *k = &g->kernel->ops.items[op];
     if (op_launch_of(k->kind) == LAUNCH_JIT) return true;
     /* A task that needs all of a JIT operator's output waits behind a barrier. Tiles of rows do
-     * not: they may start when their rows are there. */
+     * not: they may start when their rows are written. */
     for (int i = 0; i < OP_MAX_IN; i++) {
         if (k->in[i] == NO_TENSOR) continue;
         const int producer = g->kernel->tensors.items[k->in[i]].producer;
@@ -72,10 +72,10 @@ struct load {
     uint32_t rank;  /* workers of a lower rank come first */
 };
 
-/* The order of workers: first the workers without a task of the previous operator, if they suffice;
- * then the workers that have one of attention's few slices before or after this operator; last the
- * workers of operators beside it, RANK_BESIDE and up: of two such operators those of the later one,
- * which ends later. */
+/* The order of workers. READY: without a task of the previous operator; all, if these do not
+ * suffice. BUSY: with a task of it. LATE: with one of attention's few slices before or after this
+ * operator. BESIDE and up: with a task of an operator beside it. The later of two such operators
+ * has the higher rank, because it ends later. */
 enum { RANK_READY, RANK_BUSY, RANK_LATE, RANK_BESIDE };
 
 /* Workers that may take a task of the operator at hand, as a binary heap: worker[0] is the
@@ -93,7 +93,7 @@ static bool is_lighter(const struct load *loads, uint32_t a, uint32_t b) {
     return a < b;
 }
 
-/* Puts entry i where it belongs among those below it. */
+/* Moves entry i down the heap to its place. */
 static void sink(struct heap *h, uint32_t i) {
     const uint32_t w = h->worker[i];
     for (uint32_t child; (child = 2 * i + 1) < h->n; i = child) {
@@ -111,7 +111,8 @@ static void fill_heap(struct heap *h, uint32_t n_workers) {
     for (uint32_t i = h->n / 2; i-- > 0;) sink(h, i);
 }
 
-/* A graph while its tasks are placed, operator by operator; all dummies are the last group. */
+/* A graph while its tasks are placed group by group. Each operator is a group; all dummies are the
+ * last one. */
 struct placing {
     struct tgraph *g;
     struct candidate *list; /* the AOT tasks of group k: list[first[k] .. first[k+1]) */
@@ -125,13 +126,13 @@ static uint32_t group_tasks(const struct placing *p, size_t k) {
     return p->first[k + 1] - p->first[k];
 }
 
-/* Ranks the workers that have tasks of an operator that is placed. */
+/* Sets the rank of the workers that have tasks of an operator, which is placed already. */
 static void rank_workers(struct placing *p, int32_t op, uint32_t rank) {
     for (uint32_t i = p->first[op]; i < p->first[op + 1]; i++)
         p->loads[p->g->tasks.items[p->list[i].task].worker].rank = rank;
 }
 
-/* Operators beside those of a group. */
+/* The operators beside a group's operator. */
 static uint64_t group_beside(const struct placing *p, size_t k) {
     return k < p->g->kernel->ops.n ? kgraph_beside(p->g->kernel, (int32_t)k) : 0;
 }
@@ -162,15 +163,16 @@ static void look_beside(struct placing *p, size_t k) {
         if (beside >> i & 1) rank_workers(p, (int32_t)k - 1 - i, rank++);
 }
 
-/* Attention whose slices are worth a place of their own; on CUDA alone ATTENTION_SPLIT's. */
+/* Whether a task is a slice of attention whose load is its part of the context. ATTENTION_SPLIT's
+ * slices are on CUDA only. */
 static bool goes_through_context(const struct tgraph *g, const struct task *t) {
     if (t->op < 0) return false;
     if (t->kind == OP_ATTENTION_SPLIT) return g->options.device.kind == DEVICE_CUDA;
     return t->kind == OP_ATTENTION_WHOLE || t->kind == OP_ATTENTION_STEP;
 }
 
-/* Whether a task is a slice of attention that at most half of the workers have: all other workers
- * wait for these. */
+/* Whether a task is a slice of attention and at most half of the workers have slices: all other
+ * workers wait for these. */
 static bool is_of_few(const struct tgraph *g, const struct task *t) {
     return goes_through_context(g, t) && cost_is_of_few(&g->options.device, t->unit1);
 }
@@ -180,8 +182,8 @@ static uint32_t slice_worker(const struct task *t, uint32_t slice, uint32_t n_wo
     return (uint32_t)((uint64_t)slice * n_workers / t->unit1);
 }
 
-/* The load of a task in bytes: the weights that it reads; for attention a quarter of the longest
- * context, and more where few workers have a slice. */
+/* The load of a task in bytes: the weights that it reads. A slice of attention counts its share of
+ * contexts of a quarter of the longest, and more where few workers have a slice. */
 static uint64_t load_bytes(const struct tgraph *g, const struct task *t) {
     if (!goes_through_context(g, t)) return task_weight_bytes(g->kernel, t);
     return cost_slice_bytes(&g->options.device, g->kernel, g->options.kv_dtype, t->unit1);
@@ -196,8 +198,9 @@ static int32_t adds_to(const struct kgraph *k, int32_t op) {
     return from >= 0 && k->ops.items[from].kind == OP_LINEAR ? from : -1;
 }
 
-/* With a single row, SAMPLE goes to EMBED's worker: the worker that ends an iteration plays the
- * boundary, knows the next iteration first, and that begins with EMBED. -1: no such operator. */
+/* With a single row, EMBED if `op` is SAMPLE; else -1. SAMPLE goes to EMBED's worker: the worker
+ * that ends an iteration plays the boundary and knows the next iteration first, which begins with
+ * EMBED. */
 static int32_t goes_on_with(const struct kgraph *k, int32_t op) {
     if (k->ops.items[op].kind != OP_SAMPLE || k->n_rows > 1) return -1;
     for (int32_t i = 0; i < op; i++)
@@ -205,7 +208,7 @@ static int32_t goes_on_with(const struct kgraph *k, int32_t op) {
     return -1;
 }
 
-/* The operator whose workers an operator's tasks have, if both are cut alike; -1: none. */
+/* The operator whose workers the tasks of `op` get, if both are cut alike; -1: none. */
 static int32_t is_placed_like(const struct kgraph *k, int32_t op) {
     const int32_t from = adds_to(k, op);
     return from >= 0 ? from : goes_on_with(k, op);
@@ -217,15 +220,15 @@ static void note_load(struct load *l, uint64_t bytes) {
     l->here++;
 }
 
-/* Places a group's tasks where those of operator `from` are, if both are cut alike and these have
- * workers. */
+/* Places a group's tasks on the workers of operator `from`'s tasks, if both are cut alike and all
+ * those tasks have workers. */
 static bool place_like(struct placing *p, size_t k, int32_t from) {
     struct task *t = p->g->tasks.items;
     struct candidate *c = p->list + p->first[k];
     const struct candidate *like = p->list + p->first[from];
     const uint32_t n = group_tasks(p, k);
     if (group_tasks(p, (size_t)from) != n) return false;
-    qsort(c, n, sizeof *c, heavier_first); /* as those are */
+    qsort(c, n, sizeof *c, heavier_first); /* the order of `like`, too */
     for (uint32_t i = 0; i < n; i++)
         if (t[like[i].task].worker == NO_WORKER || t[like[i].task].unit0 != t[c[i].task].unit0 ||
             t[like[i].task].unit1 != t[c[i].task].unit1 ||
@@ -238,8 +241,8 @@ static bool place_like(struct placing *p, size_t k, int32_t from) {
     return true;
 }
 
-/* Marks the workers that will have the slices of the group after k, if few have one, or EMBED, if
- * that is SAMPLE. */
+/* Ranks late the workers that the group after k will use: those of its slices if few workers have
+ * one, EMBED's if it is SAMPLE. */
 static void look_ahead(struct placing *p, size_t k) {
     const struct tgraph *g = p->g;
     if (k + 1 >= p->n_groups || group_tasks(p, k + 1) == 0) return;
@@ -273,7 +276,7 @@ static void place_group(struct placing *p, size_t k) {
     }
 }
 
-/* What the workers [first, first + n) have so far. */
+/* The load of the workers [first, first + n) so far. */
 static struct load load_of(const struct load *loads, uint32_t first, uint32_t n) {
     struct load sum = {0};
     for (uint32_t w = first; w < first + n; w++) {
@@ -290,7 +293,7 @@ static bool is_less(const struct load *a, const struct load *b) {
 }
 
 /* Places the gangs of a group one after the other, in the order of their tasks: each goes to the
- * consecutive workers that have the least. */
+ * consecutive workers with the least load. */
 static void place_gangs(struct placing *p, size_t k, uint32_t gang) {
     const uint32_t n_workers = p->g->options.device.n_workers;
     const struct candidate *c = p->list + p->first[k];

@@ -62,7 +62,7 @@ static bool is_for_cuda(const struct check *c) {
     return c->p->target == TARGET_CUDA;
 }
 
-/* Whether an activation can travel as it says. */
+/* Whether a tensor can have its transport, and has the space for it. */
 static bool check_transport(const struct check *c, const struct prog_tensor *t) {
     const bool own = t->transport != TRANSPORT_COUNTER && t->transport != TRANSPORT_OWN;
     if (t->role == PROG_ACTIVATION && t->space != (own ? SPACE_OWN : SPACE_WORKSPACE)) return false;
@@ -76,8 +76,7 @@ static bool check_transport(const struct check *c, const struct prog_tensor *t) 
            t->shape[1] % 2 == 0 && t->shape[1] <= STAGED_COLUMNS;
 }
 
-/* Whether a tensor's format and layout are its role's. Only CUDA's kernels know packed activations.
- */
+/* Whether a tensor's format and layout fit its role. Packed activations are for CUDA only. */
 static bool check_format(const struct check *c, const struct prog_tensor *t) {
     if (t->layout >= N_LAYOUTS || t->dtype >= N_DTYPES) return false;
     if ((t->layout == LAYOUT_BLOCKS) != (t->role == PROG_STATE)) return false;
@@ -98,14 +97,14 @@ static bool count_bytes(const struct prog_tensor *t, uint64_t *bytes) {
     return t->transport != TRANSPORT_FLAG || checked_mul(*bytes, 2, bytes);
 }
 
-/* Whether a weight is a whole stack, each of whose matrices is a tensor. */
+/* Whether a weight is a whole stack, with one tensor of the checkpoint for each matrix. */
 static bool is_stack(const struct check *c, const struct prog_tensor *t) {
     if (t->n_parts != 1) return false;
     const struct prog_part *part = &PROG(c->p, PART)[t->part];
     return part->stack == t->shape[0] && part->rows == t->shape[1];
 }
 
-/* Whether a weight's rows are those of its parts, which are its block's. */
+/* Whether a weight's rows are those of its parts, and its parts are its block's. */
 static bool check_view(const struct check *c, const struct prog_tensor *t) {
     if (t->where >= count(c, SECTION_WEIGHT)) return false;
     const struct prog_weight *w = &PROG(c->p, WEIGHT)[t->where];
@@ -174,12 +173,13 @@ static int check_header(const struct check *c, uint64_t bytes) {
 }
 
 static int check_variants(const struct check *c) {
-    uint32_t rows = 0, context = c->p->max_model_len; /* of the last one that is for any rows */
+    uint32_t rows = 0, context = c->p->max_model_len; /* rows: of the last variant; context: of the
+                                                         last one that is for any rows */
     for (uint64_t i = 0; i < count(c, SECTION_VARIANT); i++) {
         const struct prog_variant *v = &PROG(c->p, VARIANT)[i];
         if (v->n_rows < MAX(rows, 1u) || v->n_rows > PROG_MAX_ROWS)
             return bad(c, "variant", i, "n_rows");
-        /* The last one of each number of rows takes any rows and all contexts. */
+        /* The last variant of each number of rows takes any rows and all contexts. */
         if (v->n_rows != rows && context != c->p->max_model_len)
             return bad(c, "variant", i, "context");
         if (v->n_rows != rows) context = 0;
@@ -265,7 +265,8 @@ static bool norms_fit(const struct check *c, const struct prog_op *op, const str
     return true;
 }
 
-/* The CPU's STEP would read keys that other tasks of the iteration write. */
+/* With several rows, the CPU's ATTENTION_STEP would read keys that other tasks of the iteration
+ * write. */
 static bool step_fits(const struct check *c, const struct prog_variant *v,
                       const struct prog_op *op) {
     if (op->kind == OP_ATTENTION_WHOLE) return op->n_rows <= STEP_ROWS || v->decode_only;
@@ -282,7 +283,7 @@ static const struct prog_tensor *state_of(const struct prog_header *p, const str
     return NULL;
 }
 
-/* The operators that there are make and read what the model's attention caches. */
+/* An operator's KV row must be the one that the model's attention caches. */
 static int check_op_kv(const struct check *c, uint64_t i) {
     const struct prog_op *op = &PROG(c->p, OP)[i];
     const struct kv_row *r = program_kv_row(c->p, op);
@@ -428,8 +429,8 @@ static bool write_sealed(FILE *f, const struct prog_header *p) {
     return fwrite(&h, 1, sizeof h, f) == sizeof h && fwrite(p + 1, 1, rest, f) == rest;
 }
 
-/* A file that was damaged by accident is refused as a whole, before its tables are looked at; what
- * was changed on purpose is for program_check and task_verify. */
+/* Refuses a file that was damaged by accident, before its tables are read. Changes on purpose are
+ * for program_check and task_verify to find. */
 static int unseal(struct diag *d, const char *path, struct prog_header *p, uint64_t bytes) {
     if (bytes < sizeof *p || memcmp(p->magic, PROGRAM_MAGIC, sizeof p->magic) != 0 ||
         p->version != PROGRAM_VERSION || p->total_bytes != bytes)
@@ -481,7 +482,7 @@ int program_read(struct diag *d, const char *path, struct prog_header **p) {
 
 static const uint64_t MAX_KV_BYTES = 1ull << 46;
 
-/* Bytes of a block of each of the first n rows. */
+/* Bytes of the first n rows of SECTION_KV together, for one block each. */
 static uint64_t block_of_rows(const struct prog_header *p, uint64_t n) {
     uint64_t bytes = 0;
     for (uint64_t i = 0; i < n; i++) bytes += kv_block_bytes(&PROG(p, KV)[i], p->kv_block);

@@ -10,10 +10,11 @@
  *   | aot | lists | weights | parts | strings |
  *   +-----+-------+---------+-------+---------+
  *
- * A *variant* is the task graph for one number of token rows. Few rows have variants by context
- * length as well, more rows one in which each row is another request's; an iteration runs one.
- * Task, event, op and tensor indices are program-wide. Within a variant tasks stand in the order of
- * linearization (MPK Algorithm 1): the tasks that wait for one event are contiguous.
+ * A *variant* is the task graph for one number of token rows. Small numbers of rows have several
+ * variants, by context length. Larger numbers also have one that is decode only: each row is of
+ * another request. An iteration runs one variant. Task, event, op and tensor indices are
+ * program-wide. Within a variant tasks stand in the order of linearization (MPK Algorithm 1): the
+ * tasks that wait for one event are contiguous.
  */
 #ifndef QN_TASK_PROGRAM_H
 #define QN_TASK_PROGRAM_H
@@ -46,7 +47,7 @@ enum program_section {
 #define PROG_NONE 0xffffffffu /* no event, no tensor */
 enum { PROG_JIT = 0xffff };   /* as a worker: handed out at run time */
 
-/* Bounds on every program; program_check holds a file to them before anything else looks at it. */
+/* Bounds on every program. program_check checks a file against them before other code reads it. */
 enum {
     PROG_MAX_RANKS = 8,
     PROG_MAX_GANG = 16,
@@ -92,13 +93,13 @@ struct prog_variant {
     uint32_t n_jit_events; /* events with JIT tasks among their dependents */
     uint32_t n_jit_tasks;
     uint32_t context;     /* positions that its rows may have, up to max_model_len */
-    uint32_t decode_only; /* 1: only for iterations each of whose rows is another request's */
+    uint32_t decode_only; /* 1: only for iterations whose rows are each of another request */
 };
 ABI_SIZE(struct prog_variant, 64);
 
 /* How an activation travels from the tasks that write it to its readers (task/transport.c). */
 enum prog_transport {
-    TRANSPORT_COUNTER = 0, /* elements as they are; an event's counter says when they are there */
+    TRANSPORT_COUNTER = 0, /* elements as they are; an event's counter says when they are stored */
     /* every element is 8 bytes {float value, uint32_t iteration}, stored and loaded in one access:
      * a reader that sees this iteration's number has the value. No two tensors share such bytes. */
     TRANSPORT_FLAG = 1,
@@ -106,15 +107,15 @@ enum prog_transport {
      * readers round the tensor to 16 bits anyway, and for a single row of at most STAGED_COLUMNS.
      */
     TRANSPORT_PAIR = 2,
-    /* Elements as they are; but a 32-bit word of them, two 16-bit floats or one element, has all
-     * bits set until it is stored: a sentinel. No result is such a number. Of 2 to SENTINEL_ROWS
-     * rows. RESET_SENTINELS makes the words sentinels again when their readers are done. */
+    /* Elements as they are, but a 32-bit word of them (two 16-bit floats or one element) has all
+     * bits set until it is stored: a sentinel. No result has such bits. Only with 2 to
+     * SENTINEL_ROWS rows. RESET_SENTINELS makes the words sentinels again when their readers are
+     * done. */
     TRANSPORT_SENTINEL = 3,
-    /* What RESET_SENTINELS writes: the space that all tensors of its variant that are
-       TRANSPORT_SENTINEL lie in. */
+    /* What RESET_SENTINELS writes: the space of all TRANSPORT_SENTINEL tensors of its variant. */
     TRANSPORT_SPACE = 4,
-    /* Elements as they are, and each is read by nobody but the worker that wrote it, later in its
-     * list: no event is needed. */
+    /* Elements as they are. Only the worker that wrote an element reads it, later in its list, so
+     * no event is needed. */
     TRANSPORT_OWN = 5,
 };
 
@@ -123,9 +124,9 @@ enum prog_tensor_role { PROG_WEIGHT = 0, PROG_ACTIVATION = 1, PROG_STATE = 2 };
 /* The memory that a tensor's bytes lie in. */
 enum prog_space {
     SPACE_WEIGHTS = 0,
-    SPACE_WORKSPACE = 1, /* used by many, one after the other */
-    SPACE_OWN = 2,       /* of the workspace, bytes that no other tensor ever has: a stale word must
-                            not say that it is there */
+    SPACE_WORKSPACE = 1, /* shared by several tensors, one after the other */
+    SPACE_OWN = 2,       /* bytes of the workspace for tensors that are polled: a stale word must
+                            not look stored */
     SPACE_KV = 3,
 };
 
@@ -135,15 +136,15 @@ struct prog_tensor {
     uint8_t dtype;     /* enum dtype */
     uint8_t layout;    /* enum layout: how the elements lie */
     uint8_t space;     /* enum prog_space */
-    uint8_t transport; /* enum prog_transport: how the elements say that they are there */
+    uint8_t transport; /* enum prog_transport: how the elements say that they are stored */
     uint8_t n_dims;
-    uint16_t n_parts;  /* weight: rows are those of its weight's parts [part, part + n_parts) */
+    uint16_t n_parts;  /* weight: its rows are those of its block's parts [part, part + n_parts) */
     uint32_t part;     /* index in SECTION_PART */
-    uint32_t shape[4]; /* whatever the layout */
+    uint32_t shape[4]; /* the same in every layout */
     /* weight: index in SECTION_WEIGHT; activation: byte offset in the workspace, a multiple of 64;
      * state: layer whose KV cache it is */
     uint64_t where;
-    uint64_t bytes; /* with what its layout pads and its flags */
+    uint64_t bytes; /* with its layout's padding and its flags */
 };
 ABI_SIZE(struct prog_tensor, 48);
 
@@ -197,9 +198,9 @@ struct prog_weight {
 };
 ABI_SIZE(struct prog_weight, 32);
 
-/* A tensor of the checkpoint in a block, or what `source` says of it: its row i is the block's row
- * at + i / run * stride + i % run. Or a stack of tensors (kernel_graph.h), each `step` rows after
- * the one before. Rows of the block that no part has are zero. */
+/* A part of a block: a tensor of the checkpoint, or the elements of it that `source` selects. Its
+ * row i is the block's row at + i / run * stride + i % run. Or a stack of tensors (kernel_graph.h),
+ * each `step` rows after the one before. Rows of the block that no part has are zero. */
 struct prog_part {
     uint32_t name; /* string: in the checkpoint; of a stack, a pattern with one `*` */
     uint32_t rows; /* of a tensor */
@@ -265,18 +266,18 @@ __device__
 #include "base/status.h"
 #include "base/strbuf.h"
 
-/* The KV cache is one run of bytes: the layers of SECTION_KV one after the other, each n_blocks
- * blocks (kv_row.h). Its bytes. Errors: QN_ELIMIT. */
+/* Sets *bytes to the size of the KV cache, which is contiguous: the layers of SECTION_KV one after
+ * the other, each n_blocks blocks (kv_row.h). Errors: QN_ELIMIT. */
 int program_kv_bytes(struct diag *d, const struct prog_header *p, uint32_t n_blocks,
                      uint64_t *bytes);
-/* Where row `kv` of SECTION_KV begins in a cache whose bytes are within that limit. */
+/* The byte at which row `kv` of SECTION_KV begins in a cache that program_kv_bytes allows. */
 uint64_t program_kv_at(const struct prog_header *p, uint64_t kv, uint32_t n_blocks);
 
 /* The row of the KV cache that an operator reads or writes; NULL: none. */
 const struct kv_row *program_kv_row(const struct prog_header *p, const struct prog_op *op);
 
 /* Checks that `bytes` bytes at p are a well-formed program: every offset, count, index, string and
- * number in bounds. Not whether it is right: that is task_verify's. `name` stands for the file in
+ * number in bounds. Whether it is right, task_verify proves. `name` stands for the file in
  * messages. Errors: QN_EFORMAT, QN_ELIMIT. */
 int program_check(struct diag *d, const char *name, const void *p, uint64_t bytes);
 

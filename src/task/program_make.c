@@ -23,7 +23,7 @@ struct maker {
     ARRAY(struct prog_weight) weights;
     ARRAY(struct prog_part) parts;
     uint64_t flagged_at;   /* where the next variant's flagged tensors begin in the workspace */
-    uint64_t sentinels_at; /* where the tensors of sentinels of each variant that has such begin */
+    uint64_t sentinels_at; /* where each variant's tensors of sentinels begin, if it has any */
     uint64_t end;          /* of the workspace */
 };
 
@@ -48,7 +48,7 @@ static int add_part(struct maker *m, const struct weight_part *part) {
     return ARRAY_PUSH(m->d, &m->parts, p);
 }
 
-/* Blocks of the same name are one. */
+/* Finds or adds a block; blocks of the same name are one. */
 static int add_weight(struct maker *m, const struct kgraph *k, const struct weight_block *b,
                       uint64_t *index) {
     *index = m->weights.n;
@@ -75,12 +75,12 @@ static int place_weight(struct maker *m, const struct kgraph *k, const struct te
     return QN_OK;
 }
 
-/* Where a variant's tensors that say themselves when they are there begin. */
+/* Where a variant's flagged tensors begin, or its tensors of sentinels. */
 static uint64_t flagged_at(const struct maker *m, const struct tgraph *g) {
     return g->reset_words != 0 ? m->sentinels_at : m->flagged_at;
 }
 
-/* An activation's bytes. */
+/* Sets an activation's space, place and bytes. */
 static void place_activation(const struct maker *m, const struct tgraph *g, size_t i,
                              struct prog_tensor *p) {
     p->space = SPACE_WORKSPACE;
@@ -115,7 +115,7 @@ static int add_tensors(struct maker *m, const struct tgraph *g) {
             p.role = PROG_ACTIVATION;
             place_activation(m, g, i, &p);
             break;
-        case TENSOR_STATE: /* where: add_ops */
+        case TENSOR_STATE: /* add_ops sets `where` */
             p.role = PROG_STATE;
             p.space = SPACE_KV;
             break;
@@ -218,7 +218,7 @@ static int add_lists(struct maker *m, const struct prog_variant *v) {
     return QN_OK;
 }
 
-/* The layers' rows of the KV cache are alike. */
+/* All layers have the same KV row. */
 static int add_kv(struct maker *m, const struct model_spec *spec) {
     const struct kv_row row = spec_kv_row(spec, m->config->kv_dtype);
     for (uint32_t i = 0; i < spec->n_layers; i++) TRY(ARRAY_PUSH(m->d, &m->kv, row));
@@ -304,8 +304,9 @@ int program_make(struct diag *d, const struct program_config *config, const stru
                  uint32_t n, struct prog_header **program) {
     struct maker m = {.d = d, .config = config};
     uint32_t model_path;
-    /* plain activations of all variants share the first bytes; flagged ones share nothing; those
-     * of sentinels, which all are between two iterations, the last bytes */
+    /* plain activations of all variants share the first bytes; flagged ones share nothing; tensors
+     * of sentinels of all variants share the last bytes: between two iterations all their words are
+     * sentinels */
     for (uint32_t i = 0; i < n; i++) m.flagged_at = MAX(m.flagged_at, variants[i].workspace_bytes);
     m.end = m.sentinels_at = m.flagged_at;
     for (uint32_t i = 0; i < n; i++)

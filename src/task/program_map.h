@@ -20,21 +20,20 @@ struct program_maps {
     struct op_map_ref *of; /* [n_ops] */
     struct op_maps distinct;
 };
-/* Errors: as program_map's. To be given to program_maps_fini also after an error. */
+/* Errors: as program_map's. Call program_maps_fini also after an error. */
 int program_maps_make(struct diag *d, const struct prog_header *p, struct program_maps *maps);
 void program_maps_fini(struct program_maps *maps);
 
 /* The rows of weight matrices that a task of units [unit0,unit1) reads, by operand, as rows of its
- * tensor; returns how many ranges. None of a matrix that units do not index: which rows of EMBED's
- * are read depends on the tokens. */
+ * tensor; returns how many ranges. Matrices that units do not index have none: which rows of
+ * EMBED's are read depends on the tokens. */
 struct prog_weight_rows {
     uint32_t tensor, row0, row1;
 };
 int program_weight_rows(const struct prog_op *op, const struct op_map *map, uint32_t unit0,
                         uint32_t unit1, struct prog_weight_rows rows[OP_MAX_IN]);
 
-/* The rows of its block that rows [row0,row1) of a weight tensor are: from *first to before *last.
- */
+/* The range of its block's rows that has rows [row0,row1) of a weight tensor: [*first, *last). */
 void program_block_rows(const struct prog_header *p, const struct prog_tensor *t, uint32_t row0,
                         uint32_t row1, uint32_t *first, uint32_t *last);
 

@@ -38,7 +38,7 @@ uint64_t region_elements(const struct kgraph *k, const struct region *r) {
     return n;
 }
 
-/* What a task touches of an operand: its access map, evaluated. */
+/* The region of an operand that a task touches, by its access map. */
 static struct region region_of(const struct kop *op, const struct map_operand *m,
                                const struct task *t, int32_t tensor, bool write) {
     struct region r = {.tensor = tensor, .write = write, .row1 = 1, .col1 = 1};
@@ -108,12 +108,12 @@ static int verify_tasks(struct diag *d, const struct tgraph *g, bool normal) {
     return QN_OK;
 }
 
-/* After normalization: counts match, and following the events from the start reaches every task. */
+/* After normalization: an event counts a trigger for each task that triggers it, the start event
+ * one. */
 static int verify_normal_form(struct diag *d, const struct tgraph *g) {
-    uint32_t *triggers, *seen;
+    uint32_t *triggers;
     struct arena scratch = {0};
     int rc = ARENA_NEW(d, &scratch, &triggers, g->events.n);
-    if (rc == QN_OK) rc = ARENA_NEW(d, &scratch, &seen, g->events.n);
     if (rc == QN_OK) {
         for (size_t i = 0; i < g->tasks.n; i++) triggers[g->tasks.items[i].trigger]++;
         for (size_t i = 0; i < g->events.n && rc == QN_OK; i++) {

@@ -38,9 +38,9 @@ const char *task_stage_name(enum task_stage stage);
 enum { NO_EVENT = -1, NO_WORKER = -1, TASK_MAX_ACCESS = OP_MAX_IN + OP_MAX_OUT };
 
 /* A rectangle of a tensor in its first two dimensions: rows [row0,row1) x columns [col0,col1), with
- * all that further dimensions have; of a state tensor the columns are head units. A slice of a
- * run-time work list (n_slices > 0) covers the whole tensor but shares no element with the other
- * slices of the same operator (prog_slice). */
+ * all of any further dimensions. Columns of a state tensor are head units. A slice of a run-time
+ * work list (n_slices > 0) covers the whole tensor but shares no element with the other slices of
+ * the same operator (prog_slice). */
 struct region {
     int32_t tensor;
     uint32_t row0, row1, col0, col1;
@@ -58,7 +58,7 @@ struct task {
     enum op_kind kind; /* OP_NONE: a dummy of normalization */
     int32_t op;        /* index in the kernel graph, -1 for dummies */
     uint32_t row0, row1, unit0, unit1;
-    int32_t wait, trigger; /* events; set by normalize */
+    int32_t wait, trigger; /* events; set by event_fuse and normalize */
     int32_t worker;        /* set by place; NO_WORKER: JIT */
 };
 
@@ -94,13 +94,14 @@ enum launch_policy {
 };
 
 struct task_options {
-    struct device device;      /* its workers; what they can do decides how operators are cut */
+    struct device device;      /* its workers and abilities decide how operators are cut */
     enum dtype kv_dtype;       /* of the KV cache */
     uint32_t tasks_per_worker; /* tasks of an operator = about this times n_workers */
     enum launch_policy launch;
     bool no_event_fusion; /* ablation: one event per consumer task */
     bool coarse_events;   /* ablation: operators wait for whole operators */
-    bool halves;          /* one row: operators around a short one are for the other workers */
+    bool halves;          /* one row: operators around a short LINEAR are for the workers without a
+                             task of it */
     struct tile_override tiles[N_OP_KINDS];
     uint64_t
         transport_bytes; /* an event rides on data if no reader polls more than this; 0: none do */
@@ -123,7 +124,7 @@ struct tgraph {
     uint64_t workspace_bytes;
     uint8_t *tensor_transport; /* [kernel->tensors.n] enum prog_transport, from transport on */
     uint64_t flagged_bytes;    /* of the flagged tensors, which then lie in a space of their own */
-    uint64_t reset_words; /* of a unit of RESET_SENTINELS's, if anything is TRANSPORT_SENTINEL */
+    uint64_t reset_words; /* of a unit of RESET_SENTINELS, if any tensor is TRANSPORT_SENTINEL */
     uint64_t n_pairs;     /* task pairs that depend on each other: events before any fusion */
     uint64_t n_after_successor; /* events after successor-set fusion */
 };
@@ -136,11 +137,13 @@ void tgraph_fini(struct tgraph *g);
  * immutable and left out. */
 int task_access(const struct kgraph *k, const struct task *t, struct region *out);
 
-/* Tasks of a task's gang, 1: it is alone; the first one and the range of them, until linearize. */
+/* The number of tasks of a task's gang, 1: it is alone; the first task and the range of the tasks,
+ * until linearize. */
 uint32_t gang_size(const struct tgraph *g, const struct task *t);
 int32_t gang_first(const struct tgraph *g, int32_t task);
 struct task_range gang_range(const struct tgraph *g, int32_t task);
-/* Gangs are whole, from linearize on; placed: and stand on their workers. */
+/* Checks that gangs are whole, from linearize on; if placed, also that they stand on their
+ * workers. */
 int gang_verify(struct diag *d, const struct tgraph *g, bool placed);
 
 /* The stages. Each expects the graph as the one before left it. */
@@ -153,8 +156,8 @@ int linearize(struct diag *d, struct tgraph *g);
 int place(struct diag *d, struct tgraph *g);
 int transport(struct diag *d, struct tgraph *g);
 
-/* Checks what must hold after a stage (indices, in/out sets mirror each other, normal form,
- * contiguity, acyclicity). Cheap; the proof of the whole is task_verify's. */
+/* Checks what must hold after a stage (indices, normal form, counts of triggers, contiguity,
+ * acyclicity). Cheap; the proof of the whole is task_verify's. */
 int tgraph_verify(struct diag *d, const struct tgraph *g, enum task_stage stage);
 void tgraph_dump(const struct tgraph *g, enum task_stage stage, struct strbuf *out);
 

@@ -1,5 +1,5 @@
-/* task_verify.c - the proof, claim by claim; here those about tables: shapes, counts, lists and
- * cover. task_verify_proof.h says where the others are. */
+/* task_verify.c - the proof, claim by claim. Here are the claims about tables: shapes, counts,
+ * lists and cover. task_verify_proof.h says where the others are. */
 #include "task/task_verify.h"
 #include "base/checked.h"
 #include "graph/expert_list.h"
@@ -25,8 +25,8 @@ static int bad_op(const struct proof *f, uint32_t i, const char *what) {
                 what);
 }
 
-/* Every activation is written by one operator at most, before others read it; one that none writes
- * is there before the iteration begins. */
+/* Every activation is written by one operator at most, before others read it. One that no operator
+ * writes is stored before the iteration begins. */
 static int check_producers(struct proof *f) {
     const uint32_t first = f->v->first_op, end = first + f->v->n_ops;
     uint32_t *writer; /* [n_tensors] 1 + the operator that writes it */
@@ -48,7 +48,7 @@ static int check_producers(struct proof *f) {
     return QN_OK;
 }
 
-/* Those that the model fixes are the model's. */
+/* Whether the attributes that the model fixes have the model's values. */
 static bool attributes_fit(const struct proof *f, const struct prog_op *op) {
     const struct op_attrs *a = &op->attrs;
     const struct model_spec *s = PROG(f->p, MODEL);
@@ -62,7 +62,7 @@ static bool attributes_fit(const struct proof *f, const struct prog_op *op) {
     return fits;
 }
 
-/* Bands of one kind of operator lie apart, in order, inside the variant's logit rows: SAMPLE
+/* Bands of one kind of operator are disjoint, in order, inside the variant's logit rows: SAMPLE
  * changes requests, which no tensor shows. */
 static int check_bands(const struct proof *f) {
     uint64_t end[N_OP_KINDS] = {0};
@@ -78,7 +78,7 @@ static int check_bands(const struct proof *f) {
     return QN_OK;
 }
 
-/* The operators are op.def's, with their numbers. */
+/* Every operator fits its row of op.def, with its numbers and attributes. */
 static int check_shapes(struct proof *f) {
     TRY(check_producers(f));
     TRY(check_bands(f));
@@ -108,8 +108,8 @@ static bool stack_overlaps(const struct prog_part *p) {
            prog_part_row(p->at, p->run, p->stride, p->rows - 1) >= (uint64_t)p->at + p->step;
 }
 
-/* Whether two parts of a block have a row in common: not if one lies behind the other, or they lie
- * in turns; stacks of as many tensors, as far apart. */
+/* Whether two parts of a block have a row in common: not if one lies behind the other, or if they
+ * take turns (stacks: of equally many tensors, equally far apart). */
 static bool parts_overlap(const struct prog_part *a, const struct prog_part *b) {
     const uint64_t a_last = last_row(a), b_last = last_row(b);
     if (a_last < b->at || b_last < a->at) return false;
@@ -120,7 +120,7 @@ static bool parts_overlap(const struct prog_part *a, const struct prog_part *b) 
     return x + a->run > y && y + b->run > x;
 }
 
-/* Blocks' parts lie apart. */
+/* The parts of a block share no rows, nor do the tensors of a stack. */
 static int check_parts(struct proof *f, const struct prog_weight *w) {
     for (uint32_t i = w->first_part; i < w->first_part + w->n_parts; i++) {
         if (stack_overlaps(&PROG(f->p, PART)[i]))
@@ -134,7 +134,7 @@ static int check_parts(struct proof *f, const struct prog_weight *w) {
     return QN_OK;
 }
 
-/* The blocks that tensors point to have the tensors' shapes; each tensor has its own format. */
+/* Each weight's block has the tensor's format, dimensions and columns. */
 static int check_weights(struct proof *f) {
     for (uint32_t i = 0; i < f->v->n_tensors; i++) {
         const struct prog_tensor *t = proof_tensor(f, f->v->first_tensor + i);
@@ -227,8 +227,7 @@ static int check_lists(struct proof *f) {
 
 /* ---- cover -------------------------------------------------------------------------------- */
 
-/* Tiles that are disjoint (task_verify_race) and whose areas add up to the output make it up whole.
- */
+/* Tiles cover the output if they are disjoint (task_verify_race) and their areas add up to it. */
 static int check_cover(struct proof *f) {
     const struct prog_variant *v = f->v;
     uint64_t *area;

@@ -9,18 +9,18 @@
  *   cover     the tiles of each operator are disjoint and make up its whole output
  *   ending    the start event leads to every task, and every task leads to the end event, so that
  *             an iteration ends, and nothing of it overlaps the next one
- *   deadlock  following events and the order of each worker's list never closes a circle: under
- *             FIFO execution some task can always run
- *   races     of any two tasks that touch the same bytes, one of them writing, the one that the
+ *   deadlock  events and the order of each worker's list never close a cycle: under FIFO execution
+ *             some task can always run
+ *   races     if two tasks touch the same bytes and one of them writes, the task that the
  *             operators' order puts first ends before the other begins: its trigger leads to the
- *             other's wait. Writes come before the reads of the same tensor, all of a tensor before
- *             all of a later one in the same bytes. Bytes are those of the workspace; KV rows of
- *             different slots and positions are disjoint (rt_boundary.h)
- *   transport an event without a counter is one whose dependents poll flagged data of each of its
- *             producers; plain data is read behind counters only; flagged bytes are nobody else's,
- *             and only kernels that know flags touch them; what each worker did reaches the end of
- *             the iteration through counters; plain bytes are used again only where counters and
- *             the order of each worker's list make it visible that nobody uses them still
+ *             other's wait. Writes come before the reads of the same tensor, all accesses of a
+ *             tensor before those of a later one in the same bytes. Bytes are those of the
+ *             workspace; KV rows of different slots and positions are disjoint (rt_boundary.h)
+ *   transport if an event has no counter, its dependents poll flagged data of each of its
+ *             producers; plain data is read behind counters only; flagged bytes belong to no other
+ *             tensor, and only kernels that know flags touch them; what each worker did reaches the
+ *             end of the iteration through counters; plain bytes are used again only where counters
+ *             and the order of each worker's list show that no task uses them any more
  *
  * Runs on every compile and on every program that is opened. Cost: one pass over tasks, and a
  * transitive closure over events with one bit per pair.

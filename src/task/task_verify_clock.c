@@ -1,5 +1,5 @@
-/* task_verify_clock.c - see task_verify_clock.h: every worker's list is run in thought, and clocks
- * go along. */
+/* task_verify_clock.c - see task_verify_clock.h: runs every worker's list in the abstract, with
+ * vector clocks. */
 #include "task/task_verify_clock.h"
 
 #include "base/arena.h"
@@ -37,7 +37,7 @@ static void run_task(struct run *r, uint32_t worker, uint32_t index) {
         merge(own, r->event + (size_t)wait * n, n);
     r->had[trigger]++;
     if (t->kind == OP_NONE) {
-        /* Forwards what it waited for; the task before it may still run. */
+        /* An empty task forwards what it waited for; the task before it may still run. */
         merge(r->event + (size_t)trigger * n, r->event + (size_t)wait * n, n);
         return;
     }

@@ -11,14 +11,14 @@
 #include "base/status.h"
 #include "task/program.h"
 
-/* Called for every task but empty ones before it begins: its place in its worker's list, from 1,
- * and known[n_workers], the places up to which each worker is done with its list, visibly. Tasks
- * are counted from the variant's first. */
+/* Called before every task that is not empty begins. task: counted from the variant's first. place:
+ * in its worker's list, from 1. known[n_workers]: the places up to which each worker is visibly
+ * done with its list. */
 typedef void verify_clock_fn(void *user, uint32_t task, uint32_t worker, uint32_t place,
                              const uint32_t *known);
 
-/* Runs the workers' lists in thought. The variant has no JIT tasks and cannot deadlock (task_verify
- * has shown it). Errors: QN_ENOMEM. */
+/* Runs the workers' lists in the abstract. The variant has no JIT tasks and cannot deadlock
+ * (task_verify has shown it). Errors: QN_ENOMEM. */
 int verify_clock_run(struct diag *d, const struct prog_header *p, const struct prog_variant *v,
                      verify_clock_fn *visit, void *user);
 

@@ -5,8 +5,8 @@ static const struct prog_task *task_at(const struct proof *f, uint32_t index) {
     return &PROG(f->p, TASK)[index];
 }
 
-/* Whether the tile of b is right of that of a, or below, where all columns are one tile; of slices:
- * the next one. */
+/* Whether b's tile is to the right of a's, or below it where a tile has all columns; of slices:
+ * whether b is the next one. */
 static bool follows(const struct prog_task *a, const struct prog_task *b) {
     switch (op_split_of(a->kind)) {
     case SPLIT_SLICES: return b->unit0 == a->unit0 + 1 && b->unit1 == a->unit1;

@@ -8,7 +8,7 @@
 
 enum { MAX_NAMES = 24, WORD = 24 };
 
-/* What the names of one operator's row are. */
+/* The values of the names in one operator's row. */
 struct names {
     const struct proof *f;
     const struct prog_op *op;
@@ -68,7 +68,7 @@ static bool take(const char **at, char c) {
     return true;
 }
 
-/* A name that was never seen joins the list, unknown. */
+/* The value of a name. A new name joins the list, unknown. */
 static uint64_t value_of(struct names *n, const char *word) {
     uint32_t i = 0;
     while (i < n->n && strcmp(n->name[i].text, word) != 0) i++;
@@ -123,7 +123,7 @@ static uint64_t sum(struct names *n, const char **at) {
 
 /* ---- names that shapes bind ---- */
 
-/* A dimension's text begins with a letter of its own: the task's rows or units. */
+/* Whether a dimension begins with the single letter `r` or `u`: the task's rows or units. */
 static bool begins_with(const char *text, char letter) {
     return text[0] == letter && !of_word(text[1]);
 }
@@ -134,7 +134,8 @@ static uint64_t with_guess(struct names *n, int name, uint64_t value, const char
     return sum(n, &text);
 }
 
-/* The one value of its only unknown name that makes a number `have`, if there is just one. */
+/* Finds the value of a number's only unknown name that makes the number `have`, if exactly one
+ * value does. */
 static void bisect(struct names *n, const char *text, uint64_t have) {
     const char *at = text;
     n->guess = -1;
@@ -163,8 +164,8 @@ static const struct prog_tensor *operand(const struct names *n, bool in, int slo
     return t == PROG_NONE ? NULL : proof_tensor(n->f, t);
 }
 
-/* Looks for unknown names until nothing is found any more. Returns the units that a dimension `u`
- * says; 0: none does. */
+/* Looks for unknown names, in three rounds. Returns the units that the first dimension `u` says; 0:
+ * there is none. */
 static uint64_t bind(struct names *n) {
     uint64_t units = 0;
     for (int round = 0; round < 3; round++)
@@ -190,8 +191,8 @@ static struct verify_step *add_step(struct verify_dim *d, enum verify_verb verb,
     return s;
 }
 
-/* Whether an input of the operator is a list: integers, each task of which reads all of them, so
- * that whatever a list names is read after the list. */
+/* Whether an input of the operator is a list: integers, all of which each task reads, so that
+ * whatever a list names is read after the list. */
 static bool is_list(const struct names *n, const char *word) {
     for (int i = 0; i < n->info->n_in; i++) {
         const struct op_slot *s = &n->info->in[i];
@@ -205,7 +206,7 @@ static bool is_list(const struct names *n, const char *word) {
     return false;
 }
 
-/* After "u/": units that make a turn, and what a turn stands for. */
+/* Reads what follows "u/": the units of a turn, and the elements that a turn stands for. */
 static void read_turns(struct names *n, const char **at, struct verify_dim *d) {
     const uint64_t turn = atom(n, at);
     if (take(at, '<')) {
@@ -216,7 +217,7 @@ static void read_turns(struct names *n, const char **at, struct verify_dim *d) {
     if (take(at, '*')) add_step(d, VERB_TIMES, atom(n, at), 0);
 }
 
-/* One access as steps; its extent. */
+/* Reads one access as steps; returns its extent. */
 static uint64_t read_access(struct names *n, const struct verify_map *m, const char **at,
                             struct verify_dim *d) {
     const struct prog_task all = {.row1 = (uint32_t)m->rows, .unit1 = (uint32_t)m->units};
@@ -252,7 +253,8 @@ static uint64_t read_access(struct names *n, const struct verify_map *m, const c
     return task_verify_map_range(d, &all).last;
 }
 
-/* Of several extents the one that there is. have: 0 where nothing is known. */
+/* Reads a dimension; of several extents, the one that equals `have`. have: 0 where nothing is
+ * known. */
 static bool read_dim(struct names *n, const struct verify_map *m, const char *text, uint64_t have,
                      struct verify_dim *d) {
     n->open = false;

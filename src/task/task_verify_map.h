@@ -1,9 +1,9 @@
 /* task_verify_map.h - op.def's access maps for the proof: an evaluator that shares nothing with the
  * compiler's (graph/op_map.c) but the text of op.def. Only parts of task_verify include it.
  *
- * There a map is a normal form, one rule a dimension. Here it is a short program for each
- * dimension, run on intervals of rows and units; and where a name of the row is bound by a shape,
- * the number is found by bisection, since every number of op.def grows with each of its names.
+ * The compiler's map is a normal form, one rule per dimension. Here it is a short program for each
+ * dimension, run on intervals of rows and units. Where a shape binds a name of the row, bisection
+ * finds the number, since every number of op.def grows with each of its names.
  */
 #ifndef QN_TASK_TASK_VERIFY_MAP_H
 #define QN_TASK_TASK_VERIFY_MAP_H
@@ -17,8 +17,8 @@ struct verify_interval {
     uint64_t first, last;
 };
 
-/* VERB_FIRST: of each `a` the first `b`. VERB_LATER: `a` further on. VERB_LISTED: what a list names
- * that is written in the iteration, which may be anything. */
+/* VERB_FIRST: the first `b` of each `a`. VERB_LATER: `a` further on. VERB_LISTED: what a list
+ * names, which may be anything: the iteration writes the list. */
 enum verify_verb {
     VERB_WHOLE,
     VERB_ROWS,
@@ -54,11 +54,11 @@ struct verify_map {
     struct verify_operand in[OP_MAX_IN], out[OP_MAX_OUT];
 };
 
-/* Reads the operator's row for its operands and holds them to it: presence, roles, shapes, formats,
- * layouts. Errors: QN_EVERIFY. */
+/* Reads the operator's row of op.def and checks its operands against it: presence, roles, shapes,
+ * formats, layouts. Errors: QN_EVERIFY. */
 int task_verify_map(struct proof *f, uint32_t op, struct verify_map *map);
 
-/* What a task touches of a dimension. */
+/* The interval of a dimension that a task touches. */
 struct verify_interval task_verify_map_range(const struct verify_dim *d, const struct prog_task *t);
 
 #endif

@@ -1,14 +1,14 @@
-/* task_verify_order.c - that a program comes to its end, and what it orders: the deadlock check and
- * the closures over events that the races and the carried events are judged by. */
+/* task_verify_order.c - that a program comes to its end, and what it orders: the deadlock check,
+ * and the closures over events by which races and events on data are judged. */
 #include "task/task_verify_proof.h"
 #include "base/checked.h"
 
 /* ---- deadlock ----------------------------------------------------------------------------- */
 
-/* The program run in the abstract, as the workers would: a worker's list in order, JIT tasks as
- * soon as their event is activated. What runs is a fixed point that does not depend on timing (a
- * task that can run stays able to run), so one execution stands for all. A gang is one node: it
- * runs when it is next on all its workers. */
+/* A run of the program in the abstract, as the workers would run it: a worker's list in order, JIT
+ * tasks as soon as their event is activated. The set of tasks that run is a fixed point that does
+ * not depend on timing (a task that can run stays able to run), so one execution stands for all. A
+ * gang is one node: it runs when it is next on all its workers. */
 struct play {
     const struct proof *f;
     const struct prog_list *lists; /* [n_workers] */
@@ -51,7 +51,8 @@ static bool gang_is_next(const struct play *y, uint32_t first, uint32_t n) {
     return true;
 }
 
-/* Runs a worker's list as far as it goes; whoever ran with it in a gang is to be looked at. */
+/* Runs a worker's list as far as it goes. The other workers of its gangs are to be looked at
+ * again. */
 static int play_worker(struct play *y, uint32_t worker) {
     for (uint32_t task, first; (task = head_of(y, worker)) != PROG_NONE;) {
         const uint32_t n = gang_of(y, task, &first);
@@ -66,7 +67,7 @@ static int play_worker(struct play *y, uint32_t worker) {
     return QN_OK;
 }
 
-/* What an event that is activated sets going. */
+/* Runs what can run once an event is activated. */
 static int play_event(struct play *y, uint32_t index) {
     const struct prog_event *e = &PROG(y->f->p, EVENT)[y->f->v->first_event + index];
     for (uint32_t task = e->first_task; task < e->first_task + e->n_tasks; task++) {
@@ -80,7 +81,7 @@ static int play_event(struct play *y, uint32_t index) {
     return QN_OK;
 }
 
-/* A worker that is stuck, and what it waits for. */
+/* Reports a worker that is stuck, and what it waits for. */
 static int fail_stuck(const struct play *y) {
     const struct proof *f = y->f;
     for (uint32_t w = 0; w < f->p->n_workers; w++) {
@@ -141,8 +142,8 @@ static void merge_row(const struct proof *f, uint64_t *closure, uint32_t into, u
 }
 
 /* Closes over events in reverse topological order; task_verify_order_deadlock has shown that one
- * exists. An event leads to itself; in `acquire` one that rides on data leads nowhere and nothing
- * leads on through it. */
+ * exists. An event leads to itself. In `acquire`, an event that rides on data leads nowhere, and no
+ * event leads on through it. */
 int task_verify_order_close(struct proof *f) {
     const struct prog_variant *v = f->v;
     uint32_t *state, *stack;

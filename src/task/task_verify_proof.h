@@ -1,5 +1,4 @@
-/* task_verify_proof.h - what the parts of task_verify share; nobody else includes it but
- * their tests.
+/* task_verify_proof.h - what the parts of task_verify share; only they and their tests include it.
  *
  *   task_verify.c        the driver; tables: shapes, weights, counts, lists, cover
  *   task_verify_map.c    reads op.def's rows for the program's operators: shapes, access maps
@@ -7,9 +6,9 @@
  *   task_verify_gang.c   gangs are whole and stand on consecutive workers
  *   task_verify_order.c  no deadlock; fills `reach` and `acquire`: the order of events
  *   task_verify_rect.c   rectangles: whether they overlap
- *   task_verify_race.c   holds `accesses` to that order
+ *   task_verify_race.c   checks `accesses` against that order
  *   task_verify_clock.c  what each worker knows of the others where events ride on data
- *   task_verify_transport.c  events without a counter; flagged bytes are nobody else's
+ *   task_verify_transport.c  events without a counter; flagged bytes belong to one tensor alone
  *
  * A proof lives as long as one call of task_verify. Every check returns QN_EVERIFY with a message
  * that names what is wrong, or the error of an allocation. Indices count over the whole program,
@@ -91,7 +90,7 @@ int task_verify_order_ending(struct proof *f);
 /* Whether a task that triggers `from` is done before one that waits for `to` goes on. */
 bool task_verify_order_leads(const struct proof *f, uint32_t from, uint32_t to);
 /* Whether plain stores of a task that triggers `from` are visible to one that waits for `to`: only
- * counters are released and acquired, an event that rides on data orders nothing but that data. */
+ * counters release and acquire. An event that rides on data orders nothing but that data. */
 bool task_verify_order_visible(const struct proof *f, uint32_t from, uint32_t to);
 
 /* ---- task_verify_rect.c ---- */
@@ -103,25 +102,25 @@ struct tile {
 
 /* Whether two rectangles may share a byte. */
 bool task_verify_rect_overlap(const struct rect *a, const struct rect *b);
-/* Whether a, which is no slice, has all bytes of b; of one tensor. */
+/* Whether a has all bytes of b. Both are of one tensor; a is no slice. */
 bool task_verify_rect_has(const struct rect *a, const struct rect *b);
 /* Fills *t from a rectangle of the tensor whose bytes are `whole`; false if it does not lie in that
- * tensor's rows. Tiles compare with those of slices or with those of rectangles, not with both. */
+ * tensor's rows. Tiles of slices and tiles of rectangles do not compare with each other. */
 bool task_verify_rect_tile(const struct rect *whole, const struct rect *r, struct tile *t);
-/* Whether no two of n tiles overlap, where they lie in stripes of equal rows; false: look at every
- * pair. Changes their order. */
+/* Whether no two of n tiles overlap. It finds this out only where tiles lie in stripes of equal
+ * rows; false: compare every pair. Changes their order. */
 bool task_verify_rect_disjoint(struct tile *tiles, uint32_t n);
 
 /* ---- task_verify_race.c ---- */
 
-/* Fills f->accesses and f->first_access, and holds them to the order. */
+/* Fills f->accesses and f->first_access, and checks them against the order of events. */
 int task_verify_race(struct proof *f);
 /* For qsort: extents by space, start and tensor. */
 int task_verify_race_by_start(const void *a, const void *b);
 
 /* ---- task_verify_transport.c ---- */
 
-/* A variant's events that ride on data. Wants: f->accesses of that variant. */
+/* Checks a variant's events that ride on data. Wants: f->accesses of that variant. */
 int task_verify_transport(struct proof *f);
 /* A flagged tensor shares bytes with no tensor of any variant. Once per program. */
 int task_verify_transport_space(struct proof *f);

@@ -1,4 +1,5 @@
-/* task_verify_race.c - that of two tasks that touch the same bytes one comes before the other. */
+/* task_verify_race.c - proves that of two tasks that touch the same bytes, one comes before the
+ * other. */
 #include "task/task_verify_proof.h"
 #include "base/checked.h"
 #include "task/task_verify_clock.h"
@@ -11,15 +12,15 @@ struct access_class {
     uint32_t wait, trigger;
     uint32_t first, n; /* in race.order */
     bool writes;
-    /* Where events ride on data and the tensor shares its bytes, [n_workers] places in the workers'
-     * lists: the last one of this class; the last one that all tasks of the class know to be done.
-     * Otherwise NULL. */
+    /* [n_workers] places in the workers' lists, where events ride on data and the tensor shares its
+     * bytes; otherwise NULL. last: the last one of this class; known: the last one that all tasks
+     * of the class know to be done. */
     uint32_t *last, *known;
 };
 
 struct race {
     struct proof *f;
-    uint32_t *order;    /* [accesses] of f->accesses: by tensor and class */
+    uint32_t *order;    /* [accesses] indices of f->accesses, by tensor and class */
     uint32_t *class_of; /* [accesses] the class of each of f->accesses */
     struct access_class *classes;
     struct extent *extents; /* of the tensors that are touched, by their start */
@@ -32,7 +33,7 @@ static const struct access *access_at(const struct race *r, uint32_t i) {
     return &r->f->accesses.items[r->order[i]];
 }
 
-/* `a` must end before `b` begins, and nothing makes it so. */
+/* Reports that `a` must end before `b` begins, and no event makes it so. */
 static int race(struct proof *f, const struct access *a, const struct access *b) {
     struct strbuf x = {0}, y = {0};
     program_task_name(f->p, a->task, &x);
@@ -161,7 +162,8 @@ static bool is_own(const struct race *r, const struct access *a) {
     return proof_tensor(r->f, a->object)->transport == TRANSPORT_OWN;
 }
 
-/* Whether a is done before b begins because one worker has both, in its list. */
+/* Whether a is done before b begins because one worker has both in its list, and both tensors are
+ * TRANSPORT_OWN. */
 static bool one_worker_has(const struct race *r, const struct access *a, const struct access *b) {
     const struct prog_task *tasks = PROG(r->f->p, TASK);
     const uint32_t x = r->place[a->task - r->f->v->first_task],
@@ -170,8 +172,8 @@ static bool one_worker_has(const struct race *r, const struct access *a, const s
            tasks[a->task].worker == tasks[b->task].worker;
 }
 
-/* The same for all accesses of two classes, one by one, if those of a are disjoint: then no others
- * meet. */
+/* The same for all accesses of two classes, compared one by one. Those of a must be disjoint: then
+ * no other two meet. */
 static bool one_by_one(const struct race *r, const struct access_class *a,
                        const struct access_class *b) {
     const struct rect whole = task_verify_touch_whole(r->f, access_at(r, a->first)->object);
@@ -191,7 +193,7 @@ static bool one_by_one(const struct race *r, const struct access_class *a,
 /* ---- within a tensor ----------------------------------------------------------------------- */
 
 /* Two classes that the events do not order as they should be, a before b: their tasks must not
- * touch the same bytes, unless these are one worker's. */
+ * touch the same bytes, unless one worker has both tasks. */
 static int compare_tasks(const struct race *r, const struct access_class *a,
                          const struct access_class *b) {
     if (one_by_one(r, a, b)) return QN_OK;
@@ -206,11 +208,11 @@ static int compare_tasks(const struct race *r, const struct access_class *a,
     return QN_OK;
 }
 
-/* Whether all that is written to a tensor is disjoint, as far as one pass over it shows. */
+/* Whether all writes to a tensor are disjoint, as far as one pass over them shows. */
 static bool writes_are_disjoint(const struct race *r, const struct extent *e) {
     const struct access_class *c = r->classes + e->first_class;
     const struct rect whole = task_verify_touch_whole(r->f, e->object);
-    const struct rect *one = NULL; /* the others must be of its kind */
+    const struct rect *one = NULL; /* the first write; the others must be of its kind */
     uint32_t n = 0;
     for (uint32_t i = 0; i < e->n_classes; i++) {
         if (!c[i].writes) continue;
@@ -225,9 +227,9 @@ static bool writes_are_disjoint(const struct race *r, const struct extent *e) {
     return task_verify_rect_disjoint(r->tiles, n);
 }
 
-/* Classes of one tensor: each writer comes before each reader, visibly unless the reader polls
- * flags, and on the same worker where the reader does not wait for its event; and no two writers
- * have the same bytes, in whatever order. */
+/* Compares the classes of one tensor. Each writer comes before each reader: visibly unless the
+ * reader polls flags, and on the same worker where the reader does not wait for the writer's event.
+ * No two writers have the same bytes, in any order. */
 static int compare_within(const struct race *r, const struct extent *e) {
     struct proof *f = r->f;
     const struct access_class *c = r->classes + e->first_class;
@@ -262,7 +264,7 @@ static uint32_t near_end(const struct race *r, uint32_t i) {
 }
 
 /* Whether every task of class a is done before any of class b begins. Where events ride on data,
- * their order is not enough: what was stored earlier could land later. */
+ * the order of events is not enough: an earlier store could arrive later. */
 static bool comes_before(const struct proof *f, const struct access_class *a,
                          const struct access_class *b) {
     if (a->last == NULL) return task_verify_order_leads(f, a->trigger, b->wait);
@@ -271,8 +273,8 @@ static bool comes_before(const struct proof *f, const struct access_class *a,
     return true;
 }
 
-/* Classes of two tensors that share bytes: all that touches the earlier one comes before all that
- * touches the later one, unless both only read. */
+/* Compares the classes of two tensors that share bytes: all accesses of the earlier one come before
+ * all accesses of the later one, unless both only read. */
 static int compare_between(const struct race *r, const struct extent *early,
                            const struct extent *late) {
     const struct access_class *a = r->classes + early->first_class,
@@ -295,7 +297,7 @@ int task_verify_race_by_start(const void *a, const void *b) {
 
 /* ---- what the clocks say ------------------------------------------------------------------- */
 
-/* A task is about to begin: what it knows and where it stands counts for its classes. */
+/* Called when a task is about to begin: its classes note its place and what its worker knows. */
 static void note_task(void *race, uint32_t task, uint32_t worker, uint32_t place,
                       const uint32_t *known) {
     const struct race *r = race;
@@ -319,8 +321,8 @@ static int clock_extent(struct race *r, const struct extent *e) {
     return QN_OK;
 }
 
-/* For the classes of tensors that share bytes, where events ride on data. With JIT tasks no event
- * may ride: task_verify_transport says so. */
+/* Fills `last` and `known` for the classes of tensors that share bytes, where events ride on data.
+ * With JIT tasks no event may ride: task_verify_transport checks this. */
 static int read_clocks(struct race *r) {
     const struct prog_variant *v = r->f->v;
     bool rides = false;

@@ -15,7 +15,7 @@ bool task_verify_rect_overlap(const struct rect *a, const struct rect *b) {
     const uint64_t base = MIN(a->at, b->at), pitch = a->stride;
     const uint64_t ar = (a->at - base) / pitch, ac = (a->at - base) % pitch;
     const uint64_t br = (b->at - base) / pitch, bc = (b->at - base) % pitch;
-    if (ac + a->run > pitch || bc + b->run > pitch) return true; /* off the grid: be careful */
+    if (ac + a->run > pitch || bc + b->run > pitch) return true; /* off the grid: may overlap */
     return ar < br + b->n_rows && br < ar + a->n_rows && ac < bc + b->run && bc < ac + a->run;
 }
 

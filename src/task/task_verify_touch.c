@@ -4,7 +4,7 @@
 #include "base/checked.h"
 #include "task/task_verify_map.h"
 
-/* Rows that a tensor's bytes are cut into: those of a packed one come in PACK_ROWS. */
+/* Stored rows of a tensor: a packed one has a multiple of PACK_ROWS. */
 static uint64_t stored_rows(const struct prog_tensor *t) {
     const uint64_t n = t->shape[0];
     return t->layout == LAYOUT_PACKED ? (n + PACK_ROWS - 1) / PACK_ROWS * PACK_ROWS : n;
@@ -15,7 +15,7 @@ static uint64_t pitch_of(const struct prog_tensor *t) {
     return t->role == PROG_STATE ? t->shape[1] : t->bytes / stored_rows(t);
 }
 
-/* Bytes of one step in a tensor's second dimension, with what further dimensions have. */
+/* Bytes of one step in a tensor's second dimension, with all of further dimensions. */
 static uint64_t column_bytes(const struct prog_tensor *t) {
     if (t->role == PROG_STATE) return 1;
     uint64_t n = t->dtype == DTYPE_F32 || t->dtype == DTYPE_I32 ? 4 : 2;
@@ -41,7 +41,8 @@ struct rect task_verify_touch_whole(const struct proof *f, uint32_t index) {
     return rect_of(t, 0, t->shape[0], 0, pitch_of(t));
 }
 
-/* What a task touches of an operand. A row's last column has what pads the row. */
+/* The rectangle of an operand that a task touches. A row's last column includes the row's
+ * padding. */
 static struct rect touched(const struct prog_tensor *t, const struct verify_operand *o,
                            const struct prog_task *task) {
     const struct verify_interval rows = task_verify_map_range(&o->dim[0], task);

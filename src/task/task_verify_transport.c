@@ -19,7 +19,7 @@ static bool is_result(const struct proof *f, const struct access *a) {
            proof_tensor(f, a->object)->transport != TRANSPORT_OWN;
 }
 
-/* Whether an activation says itself when it is there. */
+/* Whether readers poll an activation itself. */
 static bool is_polled(const struct prog_tensor *t) {
     return t->transport != TRANSPORT_COUNTER && t->transport != TRANSPORT_OWN;
 }
@@ -28,7 +28,7 @@ static bool is_plain(const struct proof *f, const struct access *a) {
     return !is_state(f, a) && proof_tensor(f, a->object)->transport == TRANSPORT_COUNTER;
 }
 
-/* Whether the writer's access is one that `reader` polls all of. */
+/* Whether `reader` polls all of the writer's access. */
 static bool polls_access(const struct proof *f, uint32_t reader, const struct access *w) {
     if (!is_result(f, w)) return false;
     for (uint32_t i = f->first_access[reader]; i < f->first_access[reader + 1]; i++) {
@@ -39,8 +39,8 @@ static bool polls_access(const struct proof *f, uint32_t reader, const struct ac
     return false;
 }
 
-/* Whether `reader` by itself polls every byte that `writer` stores of some tensor, whatever the
- * iteration has. Every element of a result follows from all that the task reads. */
+/* Whether `reader` by itself polls every byte that `writer` stores of some tensor, in every
+ * iteration. Every element of a result depends on all that the task reads. */
 static bool polls(const struct proof *f, uint32_t reader, uint32_t writer) {
     if (op_split_of(PROG(f->p, TASK)[f->v->first_task + reader].kind) == SPLIT_SLICES) return false;
     for (uint32_t k = f->first_access[writer]; k < f->first_access[writer + 1]; k++)
@@ -56,7 +56,8 @@ struct hull {
     struct rect rect;
 };
 
-/* Of an event; a task stores at most so many tensors, those of another operator are left out. */
+/* The hulls of an event. A task stores at most OP_MAX_OUT tensors; those of another operator are
+ * left out. */
 struct hulls {
     struct hull of[OP_MAX_OUT];
 };
@@ -97,7 +98,8 @@ static int find_hulls(struct proof *f, struct hulls **hulls) {
     return QN_OK;
 }
 
-/* Whether a task by itself polls all of a hull that each trigger of the event has a part in. */
+/* Whether a task by itself polls all of a hull to which each producer of the event stores a
+ * part. */
 static bool polls_a_hull(const struct proof *f, uint32_t reader, const struct prog_event *e,
                          const struct hulls *hulls) {
     for (int n = 0; n < OP_MAX_OUT; n++) {
@@ -113,7 +115,7 @@ static bool polls_a_hull(const struct proof *f, uint32_t reader, const struct pr
     return false;
 }
 
-/* Whether each dependent does. If not, it may still poll all that is stored. */
+/* Whether each dependent polls all of a hull. If not, each may still poll all that is stored. */
 static bool each_polls(const struct proof *f, const struct prog_event *e, const struct hulls *h) {
     for (uint32_t i = e->first_task; i < e->first_task + e->n_tasks; i++)
         if (op_split_of(PROG(f->p, TASK)[i].kind) == SPLIT_SLICES ||
@@ -131,7 +133,7 @@ static int no_ride(struct proof *f, uint32_t event, uint32_t task, const char *w
     return rc;
 }
 
-/* Whether an operator's kernel knows how an operand in that slot travels. */
+/* Whether an operator's kernel knows the transport of an operand in that slot. */
 static bool knows_transport(const struct proof *f, const struct prog_op *op,
                             const struct op_slot *slot, bool in, uint32_t transport) {
     const struct prog_tensor *first = proof_tensor(f, op->in[0]);
@@ -168,15 +170,15 @@ static int check_flag_slots(struct proof *f) {
     return QN_OK;
 }
 
-/* The bytes that are there all at once; 1: each element is. */
+/* Bytes that one flag or one sentinel stands for; 1: each element has its own. */
 static uint64_t unit_bytes(const struct prog_tensor *t) {
     if (t->transport == TRANSPORT_PAIR) return 8;
     return t->transport == TRANSPORT_SENTINEL && t->layout == LAYOUT_PACKED ? 4 : 1;
 }
 
-/* Whether a pair, which has one flag, is one task's, and a word of two elements that is a sentinel
- * until it is stored. Slices may begin anywhere, but those of ATTENTION_WHOLE are of whole heads,
- * which have an even number of columns. */
+/* Whether no access has half of a pair, which has one flag, or half of a packed word, which is one
+ * sentinel. Slices may begin anywhere, but those of ATTENTION_WHOLE are of whole heads, which have
+ * an even number of columns. */
 static int check_pairs(struct proof *f) {
     for (uint32_t k = 0; k < f->accesses.n; k++) {
         const struct access *a = access_of(f, k);
@@ -193,8 +195,8 @@ static int check_pairs(struct proof *f) {
 }
 
 /* Whether each worker's last task leads to the end through counters: its stores and loads then come
- * before the next iteration, whatever rode on data in between. The control warp is done with an
- * empty task while another may run. */
+ * before the next iteration, whatever rode on data in between. Empty tasks do not count: the
+ * control warp is done with one while another task may run. */
 static int check_list_ends(struct proof *f) {
     const struct prog_variant *v = f->v;
     const struct prog_list *lists =
@@ -243,7 +245,7 @@ static uint64_t first_column(const struct proof *f, const struct access *a) {
     return (a->rect.at - proof_tensor(f, a->object)->where) % a->rect.stride;
 }
 
-/* Of the rows that `w` writes. */
+/* Fills *out for the rows that `w` writes. */
 static int find_polled(struct proof *f, uint32_t event, const struct access *w,
                        struct polled *out) {
     const struct prog_event *e = &PROG(f->p, EVENT)[event];
@@ -272,14 +274,14 @@ static int find_polled(struct proof *f, uint32_t event, const struct access *w,
     return rc;
 }
 
-/* Whether those are all the columns that `w` writes. */
+/* Whether the polled columns include all that `w` writes. */
 static bool polls_all(const struct proof *f, const struct polled *p, const struct access *w) {
     return p->col <= first_column(f, w) && first_column(f, w) + w->rect.run <= p->end;
 }
 
-/* The dependents together poll all that `writer` stores; later tasks wait for every one of them;
- * and they share nothing plain with it. Then the order of the writer and a single dependent does
- * not matter, and the order of the writer and all later tasks follows. */
+/* Checks that the dependents together poll all that `writer` stores, that later tasks wait for all
+ * of them, and that they share nothing plain with it. Then the order of the writer and a single
+ * dependent does not matter, and the order of the writer and all later tasks follows. */
 static int check_together(struct proof *f, uint32_t writer, struct polled *polled) {
     const struct prog_task *tasks = PROG(f->p, TASK);
     const uint32_t event = tasks[f->v->first_task + writer].trigger;
@@ -310,9 +312,8 @@ static int check_together(struct proof *f, uint32_t writer, struct polled *polle
     return QN_OK;
 }
 
-/* One task that triggers an event on data; `each`: every dependent polls all that any of these
- * store.
- */
+/* Checks one task that triggers an event on data. `each`: every dependent polls all that any of the
+ * event's producers stores. */
 static int check_writer(struct proof *f, uint32_t writer, bool each, struct polled *polled) {
     const uint32_t index = f->v->first_task + writer;
     const uint32_t event = PROG(f->p, TASK)[index].trigger;
@@ -327,10 +328,10 @@ static int check_writer(struct proof *f, uint32_t writer, bool each, struct poll
     return QN_OK;
 }
 
-/* Nobody counts such an event: its dependents learn from flags alone that its triggers are done,
- * and that these have read all their inputs. So each dependent must poll all that each trigger
- * writes, or all of them together must; plain data that a trigger writes besides would be visible
- * to no task; state is for the next iteration (check_list_ends). */
+/* No counter orders an event on data: its dependents learn from flags alone that its producers are
+ * done, and that these have read all their inputs. So each dependent must poll all that each
+ * producer writes, or all dependents together must. Plain data that a producer also writes would be
+ * visible to no task. State is for the next iteration (check_list_ends). */
 int task_verify_transport(struct proof *f) {
     const struct prog_variant *v = f->v;
     struct polled polled = {.event = PROG_NONE};
@@ -362,8 +363,8 @@ int task_verify_transport(struct proof *f) {
     return QN_OK;
 }
 
-/* Tensors that may lie in the same bytes at other times: plain ones; none; those whose words are
- * sentinels between two iterations. */
+/* Tensors of one company may lie in the same bytes at other times: plain ones, and those whose
+ * words are sentinels between two iterations. Flagged ones may not. */
 enum company { COMPANY_PLAIN, COMPANY_FLAGGED, COMPANY_SENTINEL, N_COMPANIES };
 
 static enum company company_of(const struct prog_tensor *t) {
@@ -372,8 +373,8 @@ static enum company company_of(const struct prog_tensor *t) {
                                                                                  : COMPANY_FLAGGED;
 }
 
-/* Whether extents in the order of their starts are apart, unless they are of one company that may
- * share bytes: each is compared with the extents that have reached furthest so far. */
+/* Whether extents, sorted by start, are disjoint, unless they are of one company that may share
+ * bytes. Each is compared with the furthest end so far of each company. */
 static int check_apart(struct proof *f, const struct extent *extents, uint64_t n, bool shared) {
     uint64_t furthest[N_COMPANIES] = {0};
     for (uint64_t i = 0; i < n; i++) {

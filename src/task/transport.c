@@ -1,8 +1,8 @@
 /* transport.c - which events are counters and which ride on the data itself.
  *
  * A counter costs a consumer three trips one after the other: the producers' fence and add, the
- * poll, the load of the data. If the data is small it can say itself when it is there: the producer
- * stores {value, iteration} in one access and the consumer polls the elements it needs. One trip.
+ * poll, the load of the data. Small data can itself say that it is stored: the producer stores
+ * {value, iteration} in one access, and the consumer polls the elements it needs. That is one trip.
  *
  * An event becomes data when
  *   - each of its producers (the tasks that trigger it) writes activations that can carry a flag
@@ -14,32 +14,33 @@
  *     trigger one event), and dependents and producers share no plain data: then the order of a
  *     single producer and a single dependent does not matter;
  *   - no dependent would poll more than options.transport_bytes with flags;
- *   - the variant has no JIT tasks: a worker that polls inside a task claims none, so a task
- *     that it waits for must not be one that nobody else would take.
+ *   - the variant has no JIT tasks: a worker that polls inside a task claims none, so the task
+ *     that it waits for must have a worker.
  * And since only counters release and acquire,
  *   - plain data may be read behind counters alone: if some task reads a plain tensor that was
  *     written behind an event on data, nothing rides in this variant;
- *   - plain tensors that share bytes must be apart in the same sense, counting that a worker does
- *     its tasks one after the other: its next trigger of a counter releases all that it did before
- *     (vector clocks); memory_plan.c helps. Otherwise nothing rides;
- *   - every worker's last task of the iteration must lead to its end through counters alone: what
- *     the worker stored before, the KV cache among it, is then released to the next iteration, and
- *     nothing of it is still under way. Otherwise nothing rides.
+ *   - plain tensors that share bytes must be apart in the same sense. A worker does its tasks one
+ *     after the other, so its next trigger of a counter releases all that it did before (vector
+ *     clocks). memory_plan.c helps. Otherwise nothing rides;
+ *   - every worker's last task of the iteration must lead to the iteration's end through counters
+ *     alone: all that the worker stored before, the KV cache included, is then released to the next
+ *     iteration, and no store is still under way. Otherwise nothing rides.
  *
- * A tensor that all its readers round to 16 bits travels so: two elements and a flag in 8 bytes.
+ * A tensor that all its readers round to 16 bits travels as pairs: two elements and a flag in 8
+ * bytes.
  *
  * A graph that has RESET_SENTINELS, of 2 to SENTINEL_ROWS rows, has no flags. Until a word is
  * stored it is a *sentinel*, all bits set, and as many bytes are polled as would be read.
  * RESET_SENTINELS makes all words of these tensors sentinels again, after the last task that
  * touches them; counters and clocks must show that order, too.
  *
- * The residual stream of several rows is read by LINEAR alone, whose tasks have the columns that
- * they had before and where they can the same workers (place.c): such a tensor is its workers'
- * *own*. A worker does one task after the other, so it needs no event, is no result that an event
- * stands for, and two places are enough for all layers.
+ * Only LINEAR reads the residual stream of several rows. The tasks of a LINEAR have the columns of
+ * the LINEAR before and, where possible, its workers (place.c): such a tensor is its workers'
+ * *own*. A worker does one task after the other, so the tensor needs no event, no event stands for
+ * it, and two places are enough for all layers.
  *
- * The tensors that such an event guards are stored flagged, for all their readers, in a space that
- * nothing else ever uses: a stale word must not look like a flag. A flagged element is written
+ * The tensors that an event on data guards are stored flagged, for all their readers, in a space
+ * that nothing else ever uses: a stale word must not look like a flag. A flagged element is written
  * once per iteration, and the end event lies between two iterations: every reader of the last value
  * is done. task_verify proves all of this again.
  */
@@ -60,7 +61,7 @@ struct pass {
     struct region *access; /* [n_tasks][TASK_MAX_ACCESS], those of tasks that were looked at */
     int *n_access;         /* [n_tasks] + 1; 0: not looked at */
     int32_t reset;     /* the tensor that RESET_SENTINELS writes; NO_TENSOR: the graph has none */
-    uint8_t *possible; /* [n_tensors] the shortest form that all its operators know */
+    uint8_t *possible; /* [n_tensors] the shortest transport that all its operators know */
     uint64_t *closure; /* [n_events][words] events that one leads to through counters alone */
     uint64_t words;
 };
@@ -99,7 +100,7 @@ static uint8_t best_transport(const struct pass *p, const struct tensor *x) {
     return pairs ? TRANSPORT_PAIR : TRANSPORT_FLAG;
 }
 
-/* Bytes per element of a tensor that says itself when it is there. */
+/* Bytes per element of a tensor that is polled. */
 static uint64_t carried_bytes(const struct pass *p, int32_t tensor) {
     switch (p->possible[tensor]) {
     case TRANSPORT_SENTINEL: return dtype_bytes(p->g->kernel->tensors.items[tensor].dtype);
@@ -113,7 +114,7 @@ static bool knows_flags(const struct kgraph *k, const struct kop *op) {
     return k->n_rows == 1 || k->tensors.items[op->in[0]].layout != LAYOUT_PACKED;
 }
 
-/* Activations that only marked operands of op.def touch. */
+/* Fills `possible`: only activations that marked operands of op.def alone touch can be polled. */
 static void find_flaggable(struct pass *p) {
     const struct kgraph *k = p->g->kernel;
     p->reset = NO_TENSOR;
@@ -150,9 +151,8 @@ static int prepare(struct pass *p) {
     return QN_OK;
 }
 
-/* The regions of a task: *n of them. Most graphs have nothing that can ride, which a few tasks
- * show.
- */
+/* The *n regions of a task, found on the first call: in most graphs nothing can ride, which a few
+ * tasks show. */
 static const struct region *access_of(const struct pass *p, int32_t task, int *n) {
     struct region *r = p->access + (size_t)task * TASK_MAX_ACCESS;
     int *have = &p->n_access[task];
@@ -161,7 +161,8 @@ static const struct region *access_of(const struct pass *p, int32_t task, int *n
     return r;
 }
 
-/* Whether the task writes nothing but what can carry flags, and that at least once, and state. */
+/* Whether all results of the task can be flagged, and there is at least one. State may be written,
+ * too. */
 static bool writes_can_be_flagged(const struct pass *p, int32_t task) {
     int n;
     const struct region *r = access_of(p, task, &n);
@@ -174,8 +175,8 @@ static bool writes_can_be_flagged(const struct pass *p, int32_t task) {
     return any;
 }
 
-/* The columns of the written region that `reader` does not read, if it has all those before
- * `from`: its start. */
+/* The first column of the written region that `reader` does not read, if all columns before `from`
+ * are read. */
 static uint32_t read_until(const struct pass *p, int32_t reader, const struct region *write,
                            uint32_t from) {
     int n;
@@ -187,7 +188,7 @@ static uint32_t read_until(const struct pass *p, int32_t reader, const struct re
     return from;
 }
 
-/* Whether readers [first, first + n), in the order of what they read, read all of a region. */
+/* Whether readers [first, first + n), sorted by what they read, together read all of a region. */
 static bool read_all_of(const struct pass *p, int32_t first, uint32_t n,
                         const struct region *write) {
     uint32_t from = write->col0;
@@ -214,12 +215,12 @@ static bool read_results_of(const struct pass *p, int32_t first, uint32_t n, int
     return true;
 }
 
-/* Whether a task's regions are what it reads whatever the iteration has. */
+/* Whether a task reads the same regions in every iteration. */
 static bool reads_are_fixed(const struct pass *p, int32_t task) {
     return op_split_of(p->g->tasks.items[task].kind) != SPLIT_SLICES;
 }
 
-/* Whether the task reads plain activations; state. Its outputs will be flagged. */
+/* Whether the task reads plain activations. Its outputs will be flagged. */
 static bool touches_plain(const struct pass *p, int32_t task) {
     int n;
     const struct region *r = access_of(p, task, &n);
@@ -237,8 +238,8 @@ static bool touches_state(const struct pass *p, int32_t task) {
     return false;
 }
 
-/* Bytes that a task polls when all the activations that it reads are flagged. Sentinels are no
- * more than plain ones. */
+/* Bytes that a task polls when all the activations that it reads are flagged. Sentinels do not
+ * count: their bytes are those of plain activations. */
 static uint64_t polled_bytes(const struct pass *p, int32_t task) {
     int n;
     const struct region *r = access_of(p, task, &n);
@@ -259,8 +260,8 @@ struct hand_over {
     const int32_t *writers;
 };
 
-/* The smallest regions that have all that the writers write, of tensors that each of them writes;
- * returns how many. */
+/* For each tensor that all writers write, the smallest region that has all their writes; returns
+ * how many. */
 static int find_hulls(const struct pass *p, const struct hand_over *h,
                       struct region hulls[OP_MAX_OUT]) {
     uint32_t writes[OP_MAX_OUT] = {0};
@@ -306,8 +307,8 @@ static bool each_reads_all(const struct pass *p, const struct hand_over *h) {
     return true;
 }
 
-/* Whether the dependents together read all, every later task waits for all of them, and dependents
- * and producers share nothing but flagged data. */
+/* Whether the dependents together read all results, every later task waits for all of them, and
+ * dependents and producers share nothing but flagged data. */
 static bool all_read_all(const struct pass *p, const struct hand_over *h) {
     const struct task *tasks = p->g->tasks.items;
     bool state = false;
@@ -342,8 +343,9 @@ static void flag_outputs(const struct pass *p, const struct task *t) {
             p->g->tensor_transport[op->out[i]] = p->possible[op->out[i]];
 }
 
-/* For every event the events that it leads to through counters alone, itself included; nothing for
- * one that rides on data. Events are numbered in topological order: last first. */
+/* For every event, the events that it leads to through counters alone, itself included; an event
+ * that rides on data leads to none. Goes from the last event to the first, since they are numbered
+ * in topological order. */
 static int close_over_counters(struct pass *p) {
     const struct tgraph *g = p->g;
     p->words = CEIL_DIV(g->events.n, (size_t)64);
@@ -379,7 +381,7 @@ static void merge(uint32_t *into, const uint32_t *from, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) into[i] = MAX(into[i], from[i]);
 }
 
-/* Tasks in linear order, which is the order of every list, too. */
+/* Runs the tasks in linear order, which is the order of every list, too. */
 static int run_clocks(struct pass *p, struct clocks *c) {
     const struct tgraph *g = p->g;
     const uint32_t n = c->n = g->options.device.n_workers;
@@ -393,7 +395,7 @@ static int run_clocks(struct pass *p, struct clocks *c) {
         const uint32_t *wait = c->event + (size_t)t->wait * n;
         uint32_t *own = c->worker + (size_t)t->worker * n, *to = c->event + (size_t)t->trigger * n;
         if (!g->events.items[t->wait].data) merge(own, wait, n);
-        if (t->op < 0) { /* empty: forwards what it waited for, while another may run */
+        if (t->op < 0) { /* empty: forwards what it waited for, while another task may run */
             merge(to, wait, n);
             continue;
         }
@@ -423,8 +425,8 @@ static bool tensor_before(const struct pass *p, const struct clocks *c, int32_t 
     return true;
 }
 
-/* Whether plain tensors that share bytes are apart: each from the one that had its bytes before;
- * and whether RESET_SENTINELS knows that all tasks that touch its space are done. */
+/* Sets *ok to whether plain tensors that share bytes are apart, each from the one that had its
+ * bytes before, and whether RESET_SENTINELS knows that all tasks that touch its space are done. */
 static int shared_bytes_are_apart(struct pass *p, bool *ok) {
     const struct tgraph *g = p->g;
     const struct kgraph *k = g->kernel;
@@ -453,8 +455,8 @@ static int shared_bytes_are_apart(struct pass *p, bool *ok) {
     return QN_OK;
 }
 
-/* Whether every worker's last task leads to the end through counters. Empty tasks do not count:
- * they may be done with while the task before them still runs. */
+/* Sets *ok to whether every worker's last task leads to the end through counters. Empty tasks do
+ * not count: a worker may be done with one while the task before it still runs. */
 static int workers_end_in_counters(struct pass *p, bool *ok) {
     const struct tgraph *g = p->g;
     bool *seen;
@@ -485,7 +487,7 @@ static int plain_data_is_visible(struct pass *p, bool *ok) {
             int32_t *event = &written_behind[r[a].tensor];
             const int32_t wait = g->tasks.items[i].wait;
             if (r[a].write) {
-                /* Writers with different events: taken for invisible, which is safe. */
+                /* Writers that trigger different events count as invisible, which is safe. */
                 const int32_t trigger = g->tasks.items[i].trigger;
                 if (*event != NO_EVENT && *event != trigger) *ok = false;
                 *event = trigger;
@@ -497,7 +499,7 @@ static int plain_data_is_visible(struct pass *p, bool *ok) {
     return QN_OK;
 }
 
-/* The plain tensors' bytes end where the last of them does. */
+/* The workspace ends where the last plain tensor does. */
 static void shrink_workspace(struct tgraph *g) {
     g->workspace_bytes = 0;
     for (size_t i = 0; i < g->kernel->tensors.n; i++) {
@@ -508,7 +510,7 @@ static void shrink_workspace(struct tgraph *g) {
     }
 }
 
-/* The space that RESET_SENTINELS writes begins that of the flagged, and has all of them. */
+/* RESET_SENTINELS writes the whole space of flagged tensors. */
 static void place_reset(const struct pass *p) {
     struct tgraph *g = p->g;
     g->flagged_bytes = align_up(g->flagged_bytes, RESET_UNITS * RESET_WORDS * 4);
@@ -522,14 +524,14 @@ static int32_t residual_of(const struct kop *op) {
     return op->kind == OP_LINEAR ? op->in[LINEAR_RESIDUAL] : NO_TENSOR;
 }
 
-/* Tensors that are their workers' own: each in the one of two places that what it was added to is
- * not in; they have the same workers. */
+/* Places tensors that are their workers' own. Of two places, a tensor takes the one that the tensor
+ * which it adds to does not have. Both tensors have the same workers. */
 static int place_own(struct pass *p) {
     struct tgraph *g = p->g;
     const struct kgraph *k = g->kernel;
     uint64_t *other; /* [n_tensors] the place that the next one has */
     TRY(ARENA_NEW(p->d, &p->scratch, &other, k->tensors.n));
-    for (size_t o = 0; o < k->ops.n; o++) { /* the operator that adds comes later */
+    for (size_t o = 0; o < k->ops.n; o++) { /* a tensor that adds to another one comes later */
         const int32_t from = residual_of(&k->ops.items[o]), to = k->ops.items[o].out[STREAM_X];
         if (to == NO_TENSOR || !is_own(p, to)) continue;
         const uint64_t bytes = align_up(tensor_bytes(&k->tensors.items[to]), ALIGN_BYTES);
@@ -559,7 +561,7 @@ static void place_flagged(const struct pass *p) {
 
 /* ---- what is its workers' own ---- */
 
-/* Whether a task adds to what the residual's task of the same number wrote, on the same worker. */
+/* Whether `reader` adds to the tile that `writer` wrote, on the same worker. */
 static bool adds_to(const struct pass *p, int32_t writer, int32_t reader, int32_t tensor) {
     const struct task *w = &p->g->tasks.items[writer], *r = &p->g->tasks.items[reader];
     return w->worker == r->worker && writer < reader && w->row0 == r->row0 && w->row1 == r->row1 &&
@@ -567,8 +569,8 @@ static bool adds_to(const struct pass *p, int32_t writer, int32_t reader, int32_
            p->g->kernel->tensors.items[tensor].producer == w->op;
 }
 
-/* The residual stream of several rows, where LINEAR makes it and LINEAR alone reads it: tasks of
- * both have the same columns if they have the same units. */
+/* Finds the residual stream of several rows, where LINEAR writes it and LINEAR alone reads it.
+ * Tasks of both have the same columns if they have the same units. */
 static int find_own(struct pass *p) {
     const struct tgraph *g = p->g;
     const struct kgraph *k = g->kernel;
@@ -606,7 +608,7 @@ static int find_own(struct pass *p) {
 
 static int choose(struct pass *p) {
     struct tgraph *g = p->g;
-    int32_t dependents = 0; /* linear order: those of event 0, of event 1 ... */
+    int32_t dependents = 0; /* first dependent of event e: they are in the order of events */
     bool any = false;
     TRY(prepare(p));
     TRY(find_own(p));

@@ -2,7 +2,7 @@
  * pieces' sum (MERGE).
  *
  * A context is attended to in pieces of ATTENTION_PIECE positions whose bounds are absolute. Each
- * piece starts afresh and runs block of KV cache by block; pieces are merged in order of position.
+ * piece starts afresh and runs KV block by KV block; pieces are merged in order of position.
  * Whole and split forms do the same arithmetic in the same order, so they give the same bits. */
 #include "kernels/cpu/qkv.h"
 
@@ -27,7 +27,7 @@ static struct context context_of_row(const struct cpu_task *t, uint32_t row) {
     return c;
 }
 
-/* The query heads that share a KV head, and the widths of what they read and give. */
+/* The query heads that share a KV head, and the widths of keys and values. */
 struct heads {
     uint32_t n, n_kv, group; /* query heads, KV heads, query heads of each KV head */
     uint32_t K, V;           /* elements of a query or key; of a value or output */
@@ -46,7 +46,7 @@ static size_t state_size(const struct heads *h) {
 
 struct attention_scratch {
     float *q;           /* [group, K] scaled by 1 / sqrt(K); STEP: and a key or value */
-    float *piece, *sum; /* [group, V + 2] the piece at work, the pieces so far */
+    float *piece, *sum; /* [group, V + 2] the current piece, the pieces so far */
     size_t bytes;
 };
 
@@ -79,7 +79,7 @@ size_t cpu_attention_step_scratch(const struct prog_header *program, const struc
     return scratch_for(program, op, op->out[JOINED_OUT_KV]);
 }
 
-/* Of one head at a time, as wide as its parts are. */
+/* The heads of MERGE: one at a time, as wide as its parts are. */
 static struct heads merged_heads(const struct cpu_task *t) {
     const struct prog_tensor *part = &PROG(t->program, TENSOR)[t->op->in[MERGE_PART]];
     return (struct heads){.n = t->op->attrs.heads, .group = 1, .V = part->shape[3] - 2};
@@ -101,7 +101,7 @@ static void load_queries(const struct cpu_task *t, const struct heads *h, uint32
     scale_queries(h, q + ((size_t)row * h->n + (size_t)kv_head * h->group) * h->K, dst);
 }
 
-/* STEP: the group's queries from projections; with the last piece, its key and value as well. */
+/* STEP: makes the group's queries from projections; with the last piece, also its key and value. */
 static void make_heads(const struct cpu_task *t, const struct tile_cache *cache, uint32_t kv_head,
                        bool last, float *dst) {
     uint32_t D = t->op->attrs.D;
@@ -194,7 +194,7 @@ static size_t part_index(const struct heads *h, uint32_t P, uint32_t row, uint32
     return (((size_t)row * h->n + head) * P + piece) * state_size(h);
 }
 
-/* Where the state of a KV head's group goes: to the parts of its heads. */
+/* Stores the states of a KV head's group as parts of its heads. */
 static void store_parts(const struct cpu_task *t, const struct heads *heads, uint32_t row,
                         uint32_t kv_head, uint32_t piece, const float *state) {
     const uint32_t P = PROG(t->program, TENSOR)[t->op->out[0]].shape[2];

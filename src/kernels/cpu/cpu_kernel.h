@@ -1,10 +1,9 @@
 /* cpu_kernel.h - the contract between the runtime and the CPU kernels.
  *
  * One kernel per row of op.def that is not CUDA's: src/kernels/cpu/<op>.c, entered through
- * cpu_task_run. A kernel
- * computes exactly the tile of its task, reads and writes nothing else, allocates nothing, and
- * gives the same bits whatever the tile, the batch, the other rows and the number of workers:
- * every reduction has an order that depends on shapes and positions only.
+ * cpu_task_run. A kernel computes exactly the tile of its task, reads and writes nothing else,
+ * allocates nothing, and gives the same bits whatever the tile, the batch, the other rows and the
+ * number of workers: every reduction has an order that depends on shapes and positions only.
  *
  * What differs between processors is in struct cpu_isa: a few primitives, each with a plain C
  * reference (isa_ref.c) and variants per instruction set, chosen once at start-up. Bits are the
@@ -46,8 +45,8 @@ struct cpu_rope {
 /* Fills cos[] and sin[] (each spec_rope_rows(spec, n_positions) * spec_rope_dim / 2 floats). */
 void cpu_rope_fill(const struct model_spec *spec, uint32_t n_positions, float *cos, float *sin);
 
-/* How a dot product is added up: LINEAR's, whose columns several devices may share, by the halves
- * of graph/partials.h; those of others in one go. */
+/* How a dot product is added up: those of LINEAR, whose columns several devices may share, by the
+ * halves of graph/partials.h; those of other operators in one go. */
 enum cpu_sum { CPU_SUM_WHOLE, CPU_SUM_HALVES };
 
 /* Matrix times a few vectors, the heart of every linear layer:
@@ -60,8 +59,8 @@ enum cpu_sum { CPU_SUM_WHOLE, CPU_SUM_HALVES };
 typedef void cpu_gemm_fn(enum cpu_sum sum, const void *w, uint32_t n_out, uint32_t k, const void *x,
                          uint32_t n_tok, float *y, size_t ldy);
 
-/* The partial sums of dot products of k columns: where those that have columns end, and how many
- * are the first half (partial_half). Of CPU_SUM_WHOLE all is one. */
+/* The partial sums of dot products of k columns: the ends of those that have columns, and how many
+ * make the first half (partial_half). CPU_SUM_WHOLE has a single one. */
 struct cpu_partials {
     uint32_t n, half;
     uint32_t end[PARTIALS];
@@ -78,7 +77,7 @@ static inline struct cpu_partials cpu_partials_of(enum cpu_sum sum, uint32_t k) 
 }
 
 /* How many times the two latest sums become one when partial sum i, the latest, is complete. At
- * most three sums are at hand. */
+ * most three sums are held at a time. */
 static inline uint32_t cpu_partials_merges(const struct cpu_partials *p, uint32_t i) {
     return (i != 0 && i != p->half) + (i + 1 == p->n && p->half < p->n);
 }
@@ -120,11 +119,11 @@ struct cpu_isa {
  * AMX tiles where it is needed, for the whole process: call it before starting workers. */
 const struct cpu_isa *cpu_isa_select(const char *want);
 
-/* All of them, best first, supported here or not. */
+/* All isas, best last, supported here or not. */
 extern const struct cpu_isa cpu_isa_ref, cpu_isa_avx2, cpu_isa_avx512, cpu_isa_amx;
 
 /* The kernels, one per row of op.def whose target is ANY or CPU; reach them through cpu_task_run.
- * And the scratch that the largest task of an operator needs. */
+ * With each, the scratch that the largest task of its operator needs. */
 #define CPU_FORM_ANY(...) CPU_FORM(__VA_ARGS__)
 #define CPU_FORM_CPU(...) CPU_FORM(__VA_ARGS__)
 #define CPU_FORM_CUDA(...)

@@ -39,8 +39,8 @@ size_t cpu_scratch_bytes(const struct prog_header *program) {
 
 /* ---- rotations ---- */
 
-/* Llama 3's rule: long wavelengths are divided by the factor, short ones kept, between the two
- * bounds a blend. In floats, as transformers computes it. */
+/* Llama 3's rule: frequencies of long wavelengths are divided by the factor, those of short ones
+ * kept, those between the two bounds blended. In floats, as transformers computes it. */
 static float llama3_frequency(const struct model_spec *s, float inv) {
     float original = (float)s->rope_original_max;
     float wavelength = (float)(2 * 3.14159265358979323846) / inv;
@@ -60,7 +60,8 @@ static float dynamic_theta(const struct model_spec *s, uint32_t position) {
     return s->rope_theta * (float)pow((double)(length - (s->rope_factor - 1)), exponent);
 }
 
-/* Angle of pair i per position, for the token at `position`; set: of those given. */
+/* Angle of pair i per position, for the token at `position`. set: which of the frequencies that
+ * ROPE_GIVEN gives. */
 static float frequency(const struct model_spec *s, uint32_t i, uint32_t position, int set) {
     if (s->rope_kind == ROPE_GIVEN) return s->rope_given[set][i];
     const float theta = s->rope_kind == ROPE_DYNAMIC ? dynamic_theta(s, position) : s->rope_theta;

@@ -1,5 +1,5 @@
 /* expert_down.c - EXPERT_DOWN: a tile of the layer's output, expert by expert, so that each row
- * adds up its experts by ascending id. The output holds the sum until all experts are in. */
+ * adds up its experts by ascending id. The output holds the sum until all experts are added. */
 #include "graph/expert_list.h"
 #include "kernels/cpu/tile.h"
 
@@ -31,7 +31,7 @@ static uint32_t end_of(const struct cpu_task *t) {
     return tile_row_end(t, t->batch->rows.n_rows);
 }
 
-/* An expert's slots whose rows are the task's: they ascend. */
+/* An expert's slots whose rows are the task's. Slots ascend by row. */
 static void own_slots(const struct cpu_task *t, const int32_t *entry, uint32_t *first,
                       uint32_t *last) {
     const int32_t *slots = tile_in(t, DOWN_SLOTS);
@@ -66,7 +66,7 @@ static void add_slots(const struct cpu_task *t, const struct experts_scratch *l,
     }
 }
 
-/* One expert for the task's rows. */
+/* Adds one expert's results to the task's rows. */
 static void add_expert(const struct cpu_task *t, const struct experts_scratch *l,
                        const int32_t *entry) {
     const float *h = tile_in(t, DOWN_H); /* [T * top_k, I] */

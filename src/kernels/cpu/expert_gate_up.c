@@ -1,5 +1,5 @@
-/* expert_gate_up.c - EXPERT_GATE_UP: a slice of the work list; each item for the rows that its
- * expert has, gathered by their addresses. */
+/* expert_gate_up.c - EXPERT_GATE_UP: a slice of the work list. Each item multiplies the
+ * rows that chose its expert, gathered by their addresses. */
 #include "graph/expert_list.h"
 #include "kernels/cpu/tile.h"
 
@@ -25,7 +25,7 @@ static void gather(const struct cpu_task *t, uint32_t slot, uint32_t n, void *pa
                    inv);
 }
 
-/* Rows of the item's gate and up times n packed rows, those of slots from `slot` on. */
+/* Multiplies rows of the item's gate and up with n packed rows, those of slots from `slot` on. */
 static void run_item(const struct cpu_task *t, const struct mlp_scratch *l,
                      const struct expert_item *item, uint32_t slot, uint32_t n, const float *inv) {
     const uint32_t k = t->op->k, width = tile_in_shape(t, GATE_UP_WG)[1];

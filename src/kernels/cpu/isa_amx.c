@@ -24,7 +24,8 @@
 
 enum { GROUP = 16, STEP = 32, AT_HAND = 3 /* cpu_partials_merges */ };
 
-/* The compiler does not know that tile loads read memory: what was stored must be there first. */
+/* The compiler does not know that tile loads read memory. This keeps earlier stores in front of
+ * them. */
 INLINE void stores_done(void) {
     __asm__ volatile("" ::: "memory");
 }
@@ -70,13 +71,13 @@ void isa_amx_pack(const float *const *x, const float *scale, uint32_t n_tok, uin
     }
 }
 
-/* A block at work. Rows and tokens of its second halves may be 0. */
+/* The current block. Rows and tokens of its second halves may be 0. */
 struct block {
     const char *w;      /* first weight row */
     uint32_t k, k0, k1; /* length of the rows; columns of a partial sum */
     uint32_t rows[2], tokens[2];
     const char *x[2]; /* the two groups */
-    bool fetch;       /* the next block's weights, while this one's are used */
+    bool fetch;       /* prefetch the next block's weights while this one's are used */
 };
 
 static void configure(const struct block *b) {
@@ -123,7 +124,7 @@ static void copy_tail(const struct block *b, uint16_t tail[2 * GROUP][STEP]) {
         memcpy(tail[r], b->w + ((size_t)r * b->k + done) * 2, (size_t)(b->k - done) * 2);
 }
 
-/* Asks for the lines that lie two halves further on, into the L2 cache. */
+/* Prefetches the lines that lie two halves further on, into the L2 cache. */
 INLINE void fetch_ahead(const char *a, size_t stride, uint32_t rows) {
     for (uint32_t r = 0; r < rows; r++) _mm_prefetch(a + (2 * GROUP + r) * stride, _MM_HINT_T1);
 }
@@ -171,7 +172,7 @@ struct sums {
     float c[4][GROUP][GROUP];
 };
 
-/* Columns [k0, k1). Tiles that the block does not use are left as they are. */
+/* Multiplies columns [k0, k1). Tiles that the block does not use are left as they are. */
 static void run_columns(const struct block *b, struct sums *s) {
     bool two_rows = b->rows[1] != 0, two_groups = b->tokens[1] != 0;
     if (two_rows && two_groups)
@@ -188,7 +189,7 @@ static void run_columns(const struct block *b, struct sums *s) {
     if (two_rows && two_groups) _tile_stored(3, s->c[3], sizeof s->c[0][0]);
 }
 
-/* Of the rows and tokens of the block. */
+/* to += from, for the rows and tokens of the block. */
 static void add_sums(const struct block *b, struct sums *to, const struct sums *from) {
     for (uint32_t i = 0; i < 4; i++) {
         if (b->tokens[i % 2] == 0) continue;
@@ -197,7 +198,7 @@ static void add_sums(const struct block *b, struct sums *to, const struct sums *
     }
 }
 
-/* y: of the block's first row and token. */
+/* y: the result of the block's first row and token. */
 static void run_block(const struct cpu_partials *p, struct block *b, float *y, size_t ldy) {
     struct sums sums[AT_HAND];
     uint32_t n_sums = 0;

@@ -1,5 +1,5 @@
-/* isa_ref.c - the primitives in plain C: the meaning of the others, and the fallback. Sums run in
- * doubles from first to last. */
+/* isa_ref.c - the primitives in plain C: the reference for the other isas, and the fallback. Sums
+ * run in doubles from first to last. */
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/cpu_kernel.h"
 

@@ -4,9 +4,9 @@
  * VL floats and the operands of dot products. Every sum runs over fixed lanes, then down one tree;
  * a ragged end is one more step with zeros in the missing lanes. So results depend on lengths only.
  *
- * The gemm: an accumulator vector per (weight row, token). Few tokens: more rows at a time, so that
- * enough accumulators hide the latency of the multiply; all tokens pass over a group of weight rows
- * while it is in the L1 cache, so weights come from memory once. */
+ * The gemm has an accumulator vector per (weight row, token). How many rows it multiplies at a time
+ * depends on the number of tokens (DOT_ROWS_FEW, DOT_ROWS). All tokens pass over a group of weight
+ * rows while it is in the L1 cache, so weights come from memory once. */
 #ifndef QN_KERNELS_CPU_ISA_SIMD_H
 #define QN_KERNELS_CPU_ISA_SIMD_H
 
@@ -129,20 +129,20 @@ static void simd_pack(enum dtype weight, const float *const *x, const float *sca
 
 /* ---- matrix times vectors ----
  *
- * A panel of weight rows at a time, the dimension k in chunks of 2 KB of a row, all tokens over the
- * panel's part of a chunk, T of them at a time: so tokens and weights of a chunk stay in the L1
- * cache. While tokens pass over R rows, the R rows behind them are fetched, line for line; behind
- * the panel that is its next chunk or the next panel. (Without fetching ahead, four tokens or more
- * ran at two thirds of memory speed; chunks of 1, 3 and 6 KB and panels of 4 and 8 rows were slower
- * at k 3072.) Between chunks the accumulators wait in memory, as vectors: the sum's order is that
- * of one chunk. */
+ * The gemm takes a panel of weight rows at a time, and the dimension k in chunks of 2 KB of a row.
+ * All tokens pass over the panel's part of a chunk, T of them at a time: so tokens and weights of a
+ * chunk stay in the L1 cache. While tokens pass over R rows, the R rows behind them are prefetched,
+ * line by line; behind the panel's last rows that is its next chunk or the next panel. (Without
+ * prefetching, four tokens or more ran at two thirds of memory speed; chunks of 1, 3 and 6 KB and
+ * panels of 4 and 8 rows were slower at k 3072.) Between chunks the accumulators wait in memory, as
+ * vectors: the sum's order is that of one chunk. */
 
 enum {
     GEMM_MAX_R = 8,
     GEMM_MAX_T = 6,
     GEMM_SUMS = 192 /* vectors: 12 KB */,
     GEMM_CHUNK_BYTES = 2048,
-    /* One row at a time is done with in 50 ns: too late to ask for the next. Medians of nine runs
+    /* A single row takes 50 ns, too short to prefetch only the row behind it. Medians of nine runs
      * of two threads, one token, k 1024 / 3072, GB/s: 0: 55 / 67, 2 KB: 62 / 54, 6 KB: 70 / 73, 14
      * KB: 56 / 67. */
     GEMM_FAR_BYTES = 6144,
@@ -162,10 +162,10 @@ struct gemm_args {
     size_t ldy, next;    /* floats to the next token's, to where the next sum goes */
     size_t y_step;       /* floats to the next row's */
     size_t row_step;     /* rows from one of the R to the next; 1: they lie behind each other */
-    const uint32_t *end; /* where that sum ends, and the next ones */
+    const uint32_t *end; /* the ends of that sum and of the next ones */
     uint32_t k0, k1;     /* the chunk */
-    bool begins;         /* it begins with a sum */
-    size_t ahead[4];     /* by row modulo 4: bytes from a weight to the one to fetch, 0: none */
+    bool begins;         /* the chunk begins with a sum */
+    size_t ahead[4];     /* by row modulo 4: bytes from a weight to the one to prefetch, 0: none */
     vf *sums;            /* [T][R] accumulators between chunks */
 };
 
@@ -263,7 +263,8 @@ INLINE uint32_t gemm_chunk(enum dtype dtype, uint32_t k) {
     return ((k + n - 1) / n + 31) & ~31u;
 }
 
-/* Groups of tokens [g0, g1) of n, which have n_tok tokens in all, of nearly equal size. */
+/* Groups [g0, g1) of n groups of tokens. The n groups have n_tok tokens in all and nearly equal
+ * sizes. */
 struct gemm_groups {
     uint32_t g0, g1, n, n_tok;
 };
@@ -272,8 +273,8 @@ INLINE uint32_t gemm_token(const struct gemm_groups *g, uint32_t group) {
     return g->n_tok * group / g->n;
 }
 
-/* A panel of P * R weight rows times groups of tokens. a: of the first row, of token 0, of where
- * the first group's first sums go. The lines to fetch ahead are shared out among the groups. */
+/* Multiplies a panel of P * R weight rows with groups of tokens. a describes the first row, token
+ * 0, and where the first group's first sums go. The groups share out the lines to prefetch. */
 INLINE void gemm_columns_of(enum dtype dtype, int R, uint32_t P, uint32_t most, struct gemm_args a,
                             const struct gemm_groups *groups) {
     vf sums[GEMM_SUMS];
@@ -326,7 +327,8 @@ INLINE void add_sums(float *to, const float *from, uint32_t n) {
     for (; i < n; i++) to[i] += from[i];
 }
 
-/* The same for `rows` = P * R weight rows with partial sums, which are added up by halves. */
+/* A panel of `rows` = P * R weight rows times groups of tokens, with partial sums, which are added
+ * up by halves. */
 static void gemm_halves(gemm_columns *columns, uint32_t P, uint32_t rows, struct gemm_args a,
                         const struct gemm_groups *groups) {
     float sums[PARTIALS][GEMM_SUMS]; /* [tokens of the groups][rows] each */
@@ -373,9 +375,10 @@ INLINE void gemm_skip(struct gemm_args *a, uint32_t n) {
     a->y += n;
 }
 
-/* Most of n_out rows, for few tokens: R rows at a time, the next one of each of R equal parts. So
- * memory sees R streams in the order of their addresses, and while one of them begins a page, where
- * prefetchers stop, the others go on. Gives the number of rows done, which leaves less than R. */
+/* Multiplies most of n_out rows, for few tokens: R rows at a time, the next one of each of R equal
+ * parts. So memory sees R streams, each in the order of its addresses. While one of them begins a
+ * memory page, where prefetchers stop, the others go on. Returns the number of rows done; fewer
+ * than R are left. */
 static uint32_t gemm_streams(enum cpu_sum sum, gemm_columns *few, uint32_t R, struct gemm_args a,
                              uint32_t n_out, uint32_t n_tok) {
     const uint32_t part = n_out / R;

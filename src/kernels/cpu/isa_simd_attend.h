@@ -68,7 +68,7 @@ INLINE float softmax_step(float *s, uint32_t n, float *state) {
     return keep[0];
 }
 
-/* out[d ... d + N * VL - 1] of H heads, or the last `rest` < VL dimensions if N is 0. */
+/* Updates out[d ... d + N * VL - 1] of H heads, or the last `rest` < VL dimensions if N is 0. */
 INLINE void output_block(enum dtype kv, int H, int N, const struct attend_args *a, uint32_t d,
                          uint32_t rest, score_rows s, const float *keep) {
     uint32_t bytes = dtype_bytes(kv);

@@ -1,8 +1,9 @@
 /* latent_heads.c - LATENT_HEADS: queries in the space of latents, and the latents of this
  * iteration.
  *
- * A head's scores are (w_uk n) . c + q . k, n and q being the halves of its query, c a position's
- * latent and k its turned key: the same for all heads, so the cache has one row [c | k] for them.
+ * A head's scores are (w_uk n) . c + q . k. n and q are the two parts of its query, c is a
+ * position's latent and k its turned key. c and k are the same for all heads, so the cache has one
+ * row [c | k] for them.
  */
 #include "base/checked.h"
 #include "kernels/cpu/qkv.h"
@@ -36,7 +37,7 @@ static const float *query_of(const struct cpu_task *t, uint32_t row, uint32_t h)
            (size_t)row * tile_in_shape(t, LATENT_RAW)[1] + (size_t)h * (t->op->k + a->DR);
 }
 
-/* Elements [from, end) of head h, below DV, of n rows from row r on. */
+/* Makes elements [from, end) of head h, all below DV, of n rows from row r on. */
 static void make_latents(const struct cpu_task *t, const struct latent_scratch *l, uint32_t h,
                          uint32_t from, uint32_t end, uint32_t r, uint32_t n) {
     const struct op_attrs *a = &t->op->attrs;
@@ -51,7 +52,7 @@ static void make_latents(const struct cpu_task *t, const struct latent_scratch *
     t->isa->gemm[dtype](CPU_SUM_WHOLE, w, end - from, N, l->pack, n, to, pitch);
 }
 
-/* Elements [from, end) of a row's head h, from DV on. */
+/* Makes elements [from, end) of a row's head h, all from DV on: those that RoPE turns. */
 static void make_turned(const struct cpu_task *t, const struct latent_scratch *l, uint32_t h,
                         uint32_t from, uint32_t end, uint32_t row) {
     const struct op_attrs *a = &t->op->attrs;
@@ -61,7 +62,7 @@ static void make_turned(const struct cpu_task *t, const struct latent_scratch *l
     memcpy(to + from, l->row + (from - a->DV), (end - from) * sizeof(float));
 }
 
-/* The task's columns of head h of n rows from row r on. */
+/* Makes the task's columns of head h of n rows from row r on. */
 static void make_query(const struct cpu_task *t, const struct latent_scratch *l, uint32_t h,
                        uint32_t r, uint32_t n) {
     const struct op_attrs *a = &t->op->attrs;
@@ -73,7 +74,7 @@ static void make_query(const struct cpu_task *t, const struct latent_scratch *l,
         make_turned(t, l, h, MAX(from, a->DV), end, r + i);
 }
 
-/* The row's latent, normed, and its turned key, to the cache. */
+/* Stores the row's normed latent and its turned key in the cache. */
 static void make_latent(const struct cpu_task *t, const struct tile_cache *cache, float *y,
                         uint32_t r) {
     const struct op_attrs *a = &t->op->attrs;

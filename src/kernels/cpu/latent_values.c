@@ -12,7 +12,7 @@ size_t cpu_latent_values_scratch(const struct prog_header *program, const struct
     return pack_bytes(op);
 }
 
-/* The task's columns of head h of n rows from row r on. */
+/* Makes the task's columns of head h of n rows from row r on. */
 static void make_values(const struct cpu_task *t, uint32_t h, uint32_t N, uint32_t r, uint32_t n) {
     const uint32_t k = t->op->k, heads = t->op->attrs.heads;
     const uint32_t from = MAX(t->task->unit0, h * N), end = MIN(t->task->unit1, (h + 1) * N);

@@ -1,4 +1,4 @@
-/* lm_head.c - LM_HEAD: logits of the rows that want them and, per LM_BLOCK columns, {max, sum of
+/* lm_head.c - LM_HEAD: logits of the logit rows and, per LM_BLOCK columns, {max, sum of
  * exp(logit - max)}. A sum is NaN where a logit of the block is. One unit is one block of
  * columns. */
 #include "kernels/cpu/tile.h"
@@ -24,7 +24,7 @@ size_t cpu_lm_head_scratch(const struct prog_header *program, const struct prog_
     return layout(NULL, tile_op_block(op, op->k), op->k).bytes;
 }
 
-/* Multiplies x[n] by `by`; whether one of the products is NaN. */
+/* Multiplies x[n] by `by`; returns whether one of the products is NaN. */
 static bool scale(float *x, uint32_t n, float by) {
     int is_nan = 0;
     for (uint32_t j = 0; j < n; j++) {
@@ -34,7 +34,7 @@ static bool scale(float *x, uint32_t n, float by) {
     return is_nan != 0;
 }
 
-/* One block of columns for n rows of the band from r on. */
+/* Computes one block of columns for n rows of the band from r on. */
 static void block_logits(const struct cpu_task *t, const void *pack, const float *inv, uint32_t r,
                          uint32_t n, uint32_t unit) {
     enum dtype dtype = tile_in_dtype(t, LM_W);

@@ -46,7 +46,7 @@ static struct head head_of_unit(const struct cpu_task *t, uint32_t unit) {
     return h;
 }
 
-/* From dot products y[D] to the head's place. */
+/* Finishes a head from its dot products y[D] and stores it in its place. */
 static void finish_head(const struct cpu_task *t, const struct head *h, uint32_t row, float inv,
                         float *y) {
     qkv_scale(y, t->op->attrs.D, inv, h->bias);

@@ -34,7 +34,7 @@ static uint32_t position_of(const struct cpu_task *t, uint32_t row) {
     return position;
 }
 
-/* The row's row of the table of rotations. */
+/* The row of the table of rotations for a token row. */
 static uint32_t turn_of(const struct cpu_task *t, uint32_t row) {
     const uint32_t n = t->batch->max_model_len, position = position_of(t, row);
     const uint32_t switch_at = spec_rope_switch(PROG(t->program, MODEL), n);

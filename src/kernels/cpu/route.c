@@ -1,5 +1,5 @@
 /* route.c - ROUTE: each row's experts and their weights, then the list of experts that some row has
- * (graph/expert_list.h). A logit that is no number is the least one, so that ids stay in bounds. */
+ * (graph/expert_list.h). NaN counts as the least logit, so that ids stay in bounds. */
 #include "graph/expert_list.h"
 #include "kernels/cpu/tile.h"
 
@@ -9,7 +9,7 @@
 struct route_scratch {
     float *p;         /* [experts] softmax of a row */
     uint8_t *taken;   /* [experts] TAKEN: the row has it */
-    int32_t *first;   /* [experts + 1] slots of an expert; then where the next one goes */
+    int32_t *first;   /* [experts + 1] slots of an expert; then where its next slot goes */
     int32_t *experts; /* [T, top_k] of each row, ascending */
     size_t bytes;
 };
@@ -35,7 +35,7 @@ size_t cpu_route_scratch(const struct prog_header *program, const struct prog_op
 
 enum { FREE, TAKEN, CLOSED }; /* experts of a row */
 
-/* Closes the groups of experts but those with the largest logits; of equal ones the first stay. */
+/* Closes all groups of experts but those with the largest logits; of equal ones the first stay. */
 static void close_groups(const float *logits, const struct op_attrs *a, uint8_t *taken) {
     const uint32_t size = a->groups != 0 ? a->experts / a->groups : a->experts;
     memset(taken, a->groups != 0 ? CLOSED : FREE, a->experts);
@@ -51,7 +51,7 @@ static void close_groups(const float *logits, const struct op_attrs *a, uint8_t 
     }
 }
 
-/* Marks the top_k largest; of equal ones the first. */
+/* Marks the top_k experts with the largest logits; of equal ones the first. */
 static void choose(const float *logits, const struct op_attrs *a, uint8_t *taken) {
     close_groups(logits, a, taken);
     for (uint32_t k = 0; k < a->top_k; k++) {
@@ -73,7 +73,7 @@ static void softmax(const struct cpu_task *t, const float *logits, uint32_t n, f
     for (uint32_t i = 0; i < n; i++) p[i] /= sum;
 }
 
-/* A row's experts and weights, by ascending id; counts them. */
+/* Writes a row's experts and weights, by ascending id; counts the slots of each expert. */
 static void route_row(const struct cpu_task *t, const struct route_scratch *l, const float *logits,
                       int32_t *experts, float *weight) {
     const struct op_attrs *a = &t->op->attrs;
@@ -92,7 +92,7 @@ static void route_row(const struct cpu_task *t, const struct route_scratch *l, c
     if (a->gates) weight[n] = 1 / (1 + expf(-logits[a->experts]));
 }
 
-/* The list, from the number of slots of each expert; returns the rows that it has. */
+/* Writes the list of experts, from the number of slots of each; returns its number of rows. */
 static uint32_t list_experts(const struct op_attrs *a, int32_t *first, int32_t *list) {
     uint32_t n = 0;
     for (uint32_t e = 0; e < a->experts; e++) {
@@ -107,7 +107,7 @@ static uint32_t list_experts(const struct op_attrs *a, int32_t *first, int32_t *
     return n;
 }
 
-/* The host reads these at any time. */
+/* The host reads these counters at any time. */
 static void count_reads(const struct rt_batch *b, uint32_t n) {
     if (!b->rows.steady) return;
     __atomic_fetch_add(&b->reads->experts, n, __ATOMIC_RELAXED);

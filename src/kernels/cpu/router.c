@@ -1,20 +1,20 @@
 /* router.c - ROUTER: logits of experts. One unit is one row of the router.
  *
  * 16-bit weights multiply 16-bit activations, whose rounding would choose other experts for one row
- * in seventy. So a row is packed as two: its rounding, and what that leaves. */
+ * in seventy. So a row is packed as two rows: the rounded one, and the remainder. */
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/tile.h"
 
 #include <math.h>
 
 struct router_scratch {
-    float *halves; /* [2 * block, H] the rows' rounding, then what is left of them */
+    float *halves; /* [2 * block, H] the rounded rows, then the remainders */
     void *pack;    /* of them, or of a block of rows */
     float *y;      /* [2 * block, tile_chunk(2 * block)] dot products */
     size_t bytes;
 };
 
-/* Rows of a block: with both halves no more than any block may have. */
+/* Rows of a block: half of what other blocks may have, since both halves of a row are packed. */
 static uint32_t block_of(const struct prog_op *op) {
     const uint32_t block = tile_block_rows(op->k) / 2;
     return op->n_rows < block ? op->n_rows : block;
@@ -35,7 +35,7 @@ size_t cpu_router_scratch(const struct prog_header *program, const struct prog_o
     return layout(NULL, block_of(op), op->k).bytes;
 }
 
-/* Splits n rows of x * norm into halves; x[n + i] gets what is left of x[i]. */
+/* Splits n rows of x * norm into halves; x[n + i] gets the remainder of x[i]. */
 static void split(const float *norm, uint32_t n, uint32_t k, float *halves, const float **x) {
     for (uint32_t r = 0; r < n; r++) {
         float *high = halves + (size_t)r * k, *low = halves + (size_t)(n + r) * k;
@@ -49,7 +49,8 @@ static void split(const float *norm, uint32_t n, uint32_t k, float *halves, cons
     }
 }
 
-/* The units of a task for n packed rows from row r on; two: and for their halves behind them. */
+/* Multiplies the units of a task with n packed rows from row r on; two: and with the remainders
+ * packed behind them. */
 static void multiply(const struct cpu_task *t, const struct router_scratch *l, uint32_t r,
                      uint32_t n, bool two, const float *inv) {
     const enum dtype dtype = tile_in_dtype(t, ROUTER_W);

@@ -1,6 +1,6 @@
 /* sample.c - SAMPLE: the next token of each logit row, its log-probability, the request's state. Of
- * a token that the prompt has already, the log-probability only. Beside it, if the request wants
- * them, the most likely tokens.
+ * a token that the prompt has already, it makes the log-probability only. If the request wants
+ * them, it also lists the most likely tokens.
  *
  * Nothing of a row depends on another row, nor on what another row changes. The log-probability is
  * that of the raw logits, before penalties and temperature. */
@@ -24,8 +24,8 @@ static uint32_t best_block(const float *part, uint32_t n_blocks) {
     return best;
 }
 
-/* What log-softmax takes off a logit: the row's largest and the logarithm of the sum of exp(logit -
- * largest), whose blocks are summed in order. Not a number if any logit of the row is none. */
+/* What log-softmax subtracts from a logit: the row's largest logit, and the logarithm of the sum of
+ * exp(logit - largest), whose blocks are summed in order. NaN if any logit of the row is NaN. */
 struct norm {
     double max, log_sum;
 };
@@ -59,8 +59,8 @@ struct row {
     struct norm norm;
 };
 
-/* Stores the log-probability of the token at `index` of the request, beside it those of the most
- * likely ones that the request wants. */
+/* Stores the log-probability of the token at `index` of the request, and beside it the most likely
+ * tokens with theirs, as many as the request wants. */
 static void store_logprobs(const struct row *r, uint32_t index, int32_t id) {
     const struct rt_batch *b = r->batch;
     const size_t at = (size_t)r->slot * b->max_model_len + index;
@@ -81,7 +81,7 @@ static void append(const struct row *r, int32_t id) {
     rt_append(b, r->index, r->slot, &slot, id, rt_is_stop(&b->requests[r->slot], id));
 }
 
-/* The next token; -1: the request sits the iteration out, since its mask is not there. */
+/* The next token; -1: the request sits the iteration out, because its mask is not ready. */
 static int32_t choose(const struct cpu_isa *isa, const struct row *r, struct sampling *s) {
     const struct rt_batch *b = r->batch;
     const struct rt_slot *slot = &b->slots[r->slot];

@@ -78,7 +78,7 @@ static uint64_t mass(const float *weight, uint32_t i) {
     return weight == NULL ? 1 : (uint64_t)(weight[i] * 0x1p40f);
 }
 
-/* Where a cut falls: candidates with key < this one's are kept, of equal ones those before `id`. */
+/* Where a cut falls: candidates with key < this one's are kept, of equal ones those up to `id`. */
 struct cut {
     uint32_t key;
     uint32_t id; /* last that is kept */
@@ -105,7 +105,7 @@ static uint32_t search_digit(struct sampling *s, uint32_t n, const float *weight
     return digit;
 }
 
-/* Finds the cut at which the mass of the candidates before reaches the limit. */
+/* Finds the cut at which the mass of the candidates before it reaches the limit. */
 static struct cut find_cut(struct sampling *s, uint32_t n, const float *weight, double limit) {
     struct cut cut = {0};
     uint64_t before = 0;
@@ -173,7 +173,7 @@ static uint32_t draw(const struct rt_sampling *p, uint32_t output_position,
     return best_id;
 }
 
-/* Everything after the penalties; logit[max_id] is the largest and finite. */
+/* All steps after the penalties; logit[max_id] is the largest and finite. */
 static uint32_t choose_random(const struct cpu_isa *isa, const struct rt_sampling *p,
                               uint32_t output_position, uint32_t max_id, uint32_t vocab,
                               struct sampling *s) {

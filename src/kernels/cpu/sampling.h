@@ -10,7 +10,8 @@
 
 #include "kernels/cpu/cpu_kernel.h"
 
-/* Buffers of one choice: all of them have vocab elements. Made of scratch by sampling_layout. */
+/* Buffers of one choice: all but the histogram have vocab elements. Made of scratch by
+ * sampling_layout. */
 struct sampling {
     float *logit;    /* by token: after penalties; then (logit - max) / temperature */
     float *weight;   /* by candidate: exp(logit) */
@@ -23,7 +24,7 @@ struct sampling {
 /* base NULL: only counts the bytes. */
 struct sampling sampling_layout(void *base, uint32_t vocab);
 
-/* The request as far as choosing goes. */
+/* What a choice depends on in the request. */
 struct sampling_context {
     const struct rt_sampling *params;
     const int32_t *tokens; /* [n_known] prompt, then output; each in [0, vocab) */

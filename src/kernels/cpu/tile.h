@@ -14,8 +14,8 @@ enum {
     TILE_MIN_CHUNK = 64, /* columns of many rows */
 };
 
-/* Columns of a chunk for blocks of so many rows: few rows, long chunks, so that the weights of one
- * matrix stream for long before those of another do. */
+/* Columns of a chunk for blocks of `block` rows. Few rows have long chunks, so that the weights of
+ * one matrix stream for long before those of another do. */
 static inline uint32_t tile_chunk(uint32_t block) {
     uint32_t columns = 2048 / block & ~(TILE_MIN_CHUNK - 1u);
     return columns > TILE_MIN_CHUNK ? columns : TILE_MIN_CHUNK;
@@ -46,7 +46,7 @@ static inline const void *tile_weight_row(const void *w, enum dtype dtype, uint6
     return (const char *)w + n * k * dtype_bytes(dtype);
 }
 
-/* The matrix of an expert: a stack's address is that of its tensors' addresses. */
+/* The matrix of an expert: a stack's address is that of an array of its matrices' addresses. */
 static inline const void *tile_expert(const struct cpu_task *t, int slot, uint32_t expert) {
     const void *const *stack = t->tensors[t->op->in[slot]];
     return stack[expert];
@@ -57,19 +57,19 @@ static inline uint32_t tile_row_end(const struct cpu_task *t, uint32_t n_rows) {
     return t->task->row1 < n_rows ? t->task->row1 : n_rows;
 }
 
-/* The same of an operator whose tasks' rows are a band of logit rows. */
+/* The same for an operator whose tasks' rows are a band of logit rows. */
 static inline uint32_t tile_band_end(const struct cpu_task *t) {
     const uint32_t n = t->batch->rows.n_logit_rows, first = t->op->attrs.band_first;
     return tile_row_end(t, n > first ? n - first : 0);
 }
 
-/* The logit row that a row of its task is. */
+/* The logit row of a task's row. */
 static inline uint32_t tile_logit_row(const struct cpu_task *t, uint32_t row) {
     return t->op->attrs.band_first + row;
 }
 
 /* Scratch is cut from its start, every piece 64-byte aligned. With base NULL the same calls count
- * the bytes: `used` at the end is what a kernel's _scratch function answers. */
+ * the bytes: `used` at the end is what a kernel's _scratch function returns. */
 struct tile_scratch {
     char *base;
     size_t used;
@@ -86,9 +86,8 @@ uint32_t tile_op_block(const struct prog_op *op, uint32_t k);
 /* 1 / rms of a row of k floats. */
 float tile_inverse_rms(const struct cpu_task *t, const float *x, uint32_t k);
 
-/* Packs n <= TILE_MAX_ROWS rows of k floats, times the RMSNorm's weights if norm is not NULL, and
- * gives the factor 1 / rms of each row, which belongs to the results of the dot products: inv[n].
- */
+/* Packs n <= TILE_MAX_ROWS rows of k floats, times the RMSNorm's weights if norm is not NULL.
+ * Stores in inv[n] the factor 1 / rms of each row, by which the dot products must be multiplied. */
 void tile_pack_norm(const struct cpu_task *t, enum dtype weight, const float *const *x,
                     const float *norm, uint32_t n, uint32_t k, void *dst, float *inv);
 
@@ -97,7 +96,7 @@ struct tile_cache {
     void *base;
     const struct kv_row *row;
 };
-/* The cache that a state tensor is. */
+/* The cache of a state tensor. */
 struct tile_cache tile_cache_of(const struct cpu_task *t, uint32_t tensor);
 
 /* Address of the key (which = 0) or value (1) row of a position of a slot. */

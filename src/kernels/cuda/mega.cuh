@@ -46,8 +46,9 @@ DEV uint32_t form_of(const struct cuda_task *task) {
     return form;
 }
 
-/* ---- functions that run a task: each waits for the task's event (wait_ready), then works; false:
- * ---- the launch ends */
+/* ---- functions that run a task ----
+ *
+ * Each waits for the task's event (wait_ready), then runs the task. False: the launch ends. */
 
 /* Runs a task that needs nothing but its event. */
 DEV bool run_other(struct warp_context *c, const struct cuda_task *task) {
@@ -83,15 +84,15 @@ DEV bool run_last(struct warp_context *c, const struct cuda_task *task) {
     return true;
 }
 
-/* The block is done with the message, after a barrier. */
+/* Says that the block is done with the message. Called after a barrier. */
 DEV void message_done(const struct warp_context *c) {
     if (c->thread == 0 || QN_EACH_ARRIVES)
         barrier_arrive_release_cta(&SHARED->go_empty[c->message % GO_DEPTH]);
 }
 
 /* Sends the task's trigger. All warps' stores are ordered before it: the warps meet at the barrier,
- * and the release covers all that this thread has seen. A hint orders nothing and goes at once.
- * HINTED: the task has sent its hint itself. */
+ * and the release covers all that this thread has seen. A hint orders nothing, so it is sent before
+ * the barrier. HINTED: the task has sent its hint itself. */
 template <bool HINTED>
 DEV void task_finish(const struct warp_context *c, const struct cuda_task *task) {
     uint32_t *counter = rt_counter(&SHARED->args.rt, task->trigger);
@@ -127,8 +128,8 @@ DEV void compute_next(struct warp_context *c) {
     context_store(c);
 }
 
-/* The form of the next message, if that is announced already, else FORM_STOP. The warp decides as
- * one, and each lane has acquired the message then. */
+/* The form of the next message, if that is announced already, else FORM_STOP. The warp
+ * decides as one: FORM_STOP, unless each lane has acquired the message. */
 DEV uint32_t compute_peek(const struct warp_context *c) {
     uint64_t *announced = &SHARED->go_full[c->message % GO_DEPTH];
     if (!__all_sync(~0u, barrier_test_acquire_cta(announced, c->message / GO_DEPTH & 1)))
@@ -150,9 +151,9 @@ DEV void compute_stop(struct warp_context *c) {
     context_store(c);
 }
 
-/* Runs the message's task and waits for the next message. Each kind has such a function of its own,
- * so that the registers of one cannot make another spill. Their caller keeps nothing in registers.
- * HINTED: RUN sends the hint itself. */
+/* Runs the message's task and waits for the next message. Each kind of task has such a function of
+ * its own, so that the registers of one cannot make another spill. Their caller keeps nothing in
+ * registers. HINTED: RUN sends the hint itself. */
 typedef bool run_function(struct warp_context *c, const struct cuda_task *task);
 template <run_function RUN, bool HINTED = false> DEV void compute_with(void) {
     struct warp_context c = context_load();
@@ -259,8 +260,8 @@ CODE_OF((uint32_t KIND, uint32_t K), void, run_stream_32, void) {
 }
 
 /* Matrices times packed activations of many rows. The kernel itself multiplies a tile
- * (matmul_tile_wgmma.cuh). All else is in functions, between which nothing is kept in registers;
- * each gives the next tile to multiply, 0: none. */
+ * (matmul_tile_wgmma.cuh). All else is in functions, between which nothing is kept in registers.
+ * Each returns the next tile to multiply; 0: there is none. */
 
 DEV uint32_t packed_done(struct warp_context *c, const struct cuda_task *task) {
     lease_release(c);
@@ -305,7 +306,8 @@ DEV void compute_packed(void) {
 
 #if ROWS_BY_WGMMA
 
-/* Attention of many rows: the kernel itself multiplies, too. Not 0: the task goes on. */
+/* Attention of many rows: the kernel itself multiplies, too. The functions return whether the task
+ * goes on. */
 
 CODE(uint32_t, rows_open, void) {
     struct warp_context c = context_load();
@@ -355,9 +357,9 @@ DEV void compute_rows(void) {} /* cuda_rows_fit */
 
 #endif
 
-/* ATTENTION_STEP: items that all warps share, then a run, and so on, each in a function of its own.
- * The warp's state has the run; kind 0: none. step_items goes on after a run; true: another run
- * comes. */
+/* ATTENTION_STEP: items that all warps share, then a run, and so on. Items and runs have functions
+ * of their own. The warp's state holds the run; kind 0: there is none. step_items continues after a
+ * run. It returns whether another run follows. */
 CODE(bool, step_items, void) {
     struct warp_context c = context_load();
     const struct cuda_task *task = task_of(c.message);
@@ -420,7 +422,7 @@ CODE(void, compute_one_row, void) {
         context_store(&c);
 }
 
-/* Drops the pages that were streamed for an iteration that did not come. */
+/* Drops the pages of a wrong guess. */
 CODE(void, compute_drop, void) {
     struct warp_context c = context_load();
     barrier_wait_acquire_cta(&SHARED->drop_ready, c.n_drops);
@@ -511,8 +513,9 @@ CODE(void, role_control, void) {
     if (threadIdx.x % 32 == 0) control_main(&SHARED->args, SHARED);
 }
 
-/* Code that every layer of a decode step runs spills nothing, up to 8 rows (13: LM_HEAD), except
- * for some words of attention that holds keys and values. */
+/* Most bytes that each function spills. Code that every layer of a decode step runs, up to 8 rows,
+ * spills nothing, except for some words of attention, which holds keys and values, and of experts.
+ */
 // clang-format off
 // check_kernels: function compute_one_row spills 0
 // check_kernels: function compute_one_row spills 28 on sm_100a
@@ -530,7 +533,6 @@ CODE(void, role_control, void) {
 // check_kernels: function code_merge spills 0
 // check_kernels: function run_streamILi1E spills 0
 // check_kernels: function run_streamILi2E spills 104
-// check_kernels: function run_streamILi2ELj13E spills 192
 // check_kernels: function run_stream_32 spills 116
 // check_kernels: function packed_begin spills 4
 // check_kernels: function narrow_multiply spills 0

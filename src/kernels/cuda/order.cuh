@@ -1,11 +1,11 @@
-/* order.cuh - where the image has which function.
+/* order.cuh - the order of functions in the image.
  *
- * ptxas sorts functions by their mangled names. What follows each other in time should lie
- * together: 32 KB of code are at hand, 128 KB are near, and the place of a function is worth 1 to 2
- * % on small models. So a function that is not inlined is in a namespace of its own, whose name has
- * the number that the function has here, and comes first in the mangled name. A function may be
- * renamed, and stays where it is. Functions without a number would come before all others; those of
- * runtime/rt_*.h, which are static, come after them.
+ * ptxas sorts functions by their mangled names. Functions that run one after the other should lie
+ * together: code is fetched fastest while it fits 32 KB, slower up to 128 KB and slowest beyond.
+ * The place of a function is worth 1 to 2 % on small models. So each function that is not inlined
+ * is in a namespace of its own, whose name is the function's number here and comes first in the
+ * mangled name. A function keeps its place when it is renamed. Functions without a number would
+ * come before all numbered ones; the static functions of runtime/rt_*.h come after them.
  *
  *     CODE(void, compute_first, void) { ... }                     a function that has a number
  *     CODE_OF((int COLUMNS), void, run_stream, void) { ... }       a template: all its instances
@@ -32,7 +32,7 @@
     template <CODE_PARAMETERS parameters>                                                          \
     __device__ __noinline__ type ORDER_##name::name(__VA_ARGS__)
 
-/* As names had them first. */
+/* The first order was that of the mangled names. */
 #define ORDER_run_sample            o100
 #define ORDER_step_items            o120
 #define ORDER_control_ask           o130

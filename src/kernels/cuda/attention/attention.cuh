@@ -1,17 +1,16 @@
-/* attention.cuh - the arithmetic of all attention, and how the rows of an iteration are taken in
- * steps.
+/* attention.cuh - the arithmetic of all attention, and the steps that an iteration's rows form.
  *
- * A context is attended to in pieces of ATTENTION_PIECE positions with absolute bounds, a piece in
- * eight shares of 16. A piece's probabilities are against its own maximum; its outputs are one
- * chain of products, shares in order; pieces are merged in order of position. So the bits of a row
- * depend on its position only, not on what else is in the batch, and all forms agree:
+ * A context is processed in pieces of ATTENTION_PIECE positions with absolute bounds, a piece in
+ * eight shares of 16. A piece's probabilities are relative to its own maximum. Its outputs are one
+ * chain of products over the shares in order. Pieces are merged in order of position. So the bits
+ * of a row depend only on its position, not on the rest of the batch, and all forms agree:
  *
  *   DECODE        STEP, WHOLE   attention_decode.cuh; two short items at a time:
  *                               attention_decode_teams.cuh
- *   DECODE_LONG   STEP          attention_decode_long.cuh: a warp a piece
+ *   DECODE_LONG   STEP          attention_decode_long.cuh: one warp per piece
  *   MIXED         ATTENTION     attention_mixed.cuh: rows of several requests
  *   PREFILL       ATTENTION     attention_prefill.cuh: many rows
- *   MERGE         MERGE         attention_merge.cuh: of the parts that STEP gives
+ *   MERGE         MERGE         attention_merge.cuh: merges the parts that STEP writes
  *
  * One step handles up to 16 query rows that share a KV head: the heads of its group, for one token
  * (decode) or for as many tokens of the same request as fit (prefill). Row m of the step is token
@@ -24,7 +23,7 @@
 #include "kernels/cuda/block/trace.cuh"
 
 #define STEP_TOKENS (16 / SUB_HEADS)
-/* How many of a lane's rows g and g + 8 the heads of one token can have. */
+/* How many of a lane's two rows, g and g + 8, the heads of one token can occupy. */
 #define HEAD_HALVES (SUB_HEADS > 8 ? 2 : 1)
 #define PAIRS       ((QN_HEAD_DIM + 31) / 32) /* 32 columns of q and k: two mma steps */
 #define STATE_SIZE  (QN_VALUE_DIM + 2)        /* max, sum, unnormalised output */
@@ -76,7 +75,7 @@ DEV void load_rows(const struct warp_context *c, const struct cuda_task *task,
     }
 }
 
-/* Element offsets in the layer's cache of k of the warp's positions: lane l < 16 has position l. */
+/* Element offset of a key in the layer's cache: lane l < 16 returns that of position first + l. */
 DEV uint64_t position_offset(const struct warp_context *c, const struct attention_step *s,
                              uint32_t first) {
     uint32_t position = min(first + c->lane % 16, s->hi - 1); /* beyond: repeats, masked later */
@@ -86,8 +85,9 @@ DEV uint64_t position_offset(const struct warp_context *c, const struct attentio
 
 /* ---- a share ---- */
 
-/* Scores of a share: p[u][e + 2 h] is row g + 8 h at position 8 u + 2 j + e of it. k[u][i]: the
- * lane's share of B in two steps, columns [32 i, 32 i + 32) of positions 8 u ... */
+/* Scores of a share: p[u][e + 2 h] is that of row g + 8 h at the share's position 8 u + 2 j + e.
+ * k[u][i]: the lane's B registers of two mma steps, columns [32 i, 32 i + 32) of the eight
+ * positions from 8 u on. */
 DEV void share_scores(const struct attention_rows *r, const uint4 k[2][PAIRS], float p[2][4]) {
 #pragma unroll
     for (int u = 0; u < 2; u++) p[u][0] = p[u][1] = p[u][2] = p[u][3] = 0;
@@ -100,7 +100,8 @@ DEV void share_scores(const struct attention_rows *r, const uint4 k[2][PAIRS], f
         }
 }
 
-/* No score where a row may not see a position. first: the share's first one. */
+/* Sets a score to -infinity where the row may not see the position. first: the share's first
+ * position. */
 template <int HALVES>
 DEV void share_mask(const struct warp_context *c, const struct attention_rows *r, uint32_t first,
                     float p[2][4]) {
@@ -115,7 +116,7 @@ DEV void share_mask(const struct warp_context *c, const struct attention_rows *r
         }
 }
 
-/* The lane's largest score of each of its rows, onto most. */
+/* Raises most[h] to the lane's largest score of row h. */
 template <int HALVES> DEV void share_most(const float p[2][4], float most[2]) {
 #pragma unroll
     for (int h = 0; h < HALVES; h++)
@@ -123,7 +124,7 @@ template <int HALVES> DEV void share_most(const float p[2][4], float most[2]) {
                                        fmaxf(p[1][2 * h], p[1][2 * h + 1])));
 }
 
-/* Of the four lanes that have a row. */
+/* Maximum and sum over the four lanes that hold a row. */
 DEV float quad_most(float v) {
     v = fmaxf(v, __shfl_xor_sync(~0u, v, 1));
     return fmaxf(v, __shfl_xor_sync(~0u, v, 2));
@@ -133,7 +134,7 @@ DEV float quad_sum(float v) {
     return v + __shfl_xor_sync(~0u, v, 2);
 }
 
-/* What scores are multiplied with, and the same for powers of two. */
+/* The scale of scores, and the same scale for powers of two. */
 #if QN_LATENT
 #define SCORE_SCALE __uint_as_float(QN_SCALE_BITS)
 #else
@@ -141,12 +142,13 @@ DEV float quad_sum(float v) {
 #endif
 #define SCORE_EXP2 __fmul_rn(SCORE_SCALE, 1.4426950408889634f)
 
-/* What to take from a row's scores times SCORE_EXP2, of a piece whose largest score is `most`. */
+/* What to subtract from a row's scores times SCORE_EXP2 in a piece whose largest score is
+ * `most`. */
 DEV float piece_base(float most) {
     return most == -INFINITY ? 0 : __fmul_rn(most, SCORE_EXP2);
 }
 
-/* Scores to probabilities. What the lane has of each row's sum of them. */
+/* Turns scores into probabilities. sum: of the lane's probabilities of each row. */
 template <int HALVES> DEV void share_weigh(float p[2][4], const float base[2], float sum[2]) {
 #pragma unroll
     for (int h = 0; h < HALVES; h++) {
@@ -172,15 +174,15 @@ template <int HALVES> DEV uint4 share_weights(const float p[2][4]) {
     return a;
 }
 
-/* A row's largest score as its state has it. */
+/* A row's largest score as its state holds it. */
 DEV float piece_max(float most) {
     return __fmul_rn(most, SCORE_SCALE);
 }
 
 /* ---- merging ---- */
 
-/* Factors that turn the outputs and sums of two states into those of both, the older one first. An
- * empty state (sum 0) counts nothing. */
+/* Factors that combine the outputs and sums of two states, the older one first. An empty state (sum
+ * 0) has no effect. */
 struct merge {
     float max, old_factor, factor;
 };
@@ -212,7 +214,7 @@ DEV void step_heads(struct attention_step *s, uint32_t kv_head, uint32_t sub) {
     s->n_heads = min((uint32_t)SUB_HEADS, GROUP_HEADS - sub * SUB_HEADS);
 }
 
-/* Elements of a head's output from d on; head: counted over all rows of o[T, n_heads * DV]. */
+/* Stores an element of a head's output. head: its number over all rows of o[T, n_heads * DV]. */
 DEV void output_store(const struct cuda_task *task, uint64_t head, uint32_t d, float v) {
     if (task->flags & CUDA_OUT_PACKED)
         packed_store(task, head / QN_N_HEADS, head % QN_N_HEADS * QN_VALUE_DIM + d, v);
@@ -220,7 +222,7 @@ DEV void output_store(const struct cuda_task *task, uint64_t head, uint32_t d, f
         operand_store(task, head * QN_VALUE_DIM + d, v);
 }
 
-/* An even d, and the one after it. */
+/* Stores elements d, which is even, and d + 1. */
 DEV void output_store2(const struct cuda_task *task, uint64_t head, uint32_t d, float2 v) {
     const uint32_t row = head / QN_N_HEADS, column = head % QN_N_HEADS * QN_VALUE_DIM + d;
     if (task->flags & CUDA_OUT_PACKED) {
@@ -233,8 +235,8 @@ DEV void output_store2(const struct cuda_task *task, uint64_t head, uint32_t d, 
     }
 }
 
-/* What a lane has of two products of eight columns: d and d + 1, and those eight further, below
- * end. */
+/* Stores a lane's elements of two products of eight columns: d, d + 1, d + 8 and d + 9, as far as
+ * they lie below `end`. */
 DEV void output_store2x2(const struct cuda_task *task, uint64_t head, uint32_t d, uint32_t end,
                          float2 a, float2 b) {
     if (QN_VALUE_DIM % 32 == 0 && (task->flags & CUDA_OUT_PACKED)) {

@@ -1,22 +1,21 @@
 /* attention_decode.cuh - DECODE: the attention of few token rows, ATTENTION_STEP and
  * ATTENTION_WHOLE, from the projections on.
  *
- * An item is a token row, a KV head and some of its pieces: in WHOLE all of them, in STEP as many
- * as are at hand. WHOLE gives the output of the head, STEP a part for each piece, which
- * ATTENTION_MERGE merges (attention_merge.cuh). It is the longest stretch between two operators
- * of a layer, few blocks work and all others wait, so what there is to do is found before the
- * event.
+ * An item is a token row, a KV head and some of its pieces: all of them in WHOLE, one batch of them
+ * in STEP. WHOLE stores the output of the head. STEP stores a part for each piece, which
+ * ATTENTION_MERGE merges (attention_merge.cuh). DECODE is the longest stretch between two operators
+ * of a layer: few blocks work and all others wait. So a task finds its work before the event.
  *
- *   before the event   the task's first item, the warp's head: what turns it, where its elements
- *                      come from. ONE: the share's keys into registers
- *   after it           a head a warp ─ barrier ─ new keys and values into the pages, scores of the
- *                      warp's shares of up to DECODE_BATCH pieces ─ barrier ─ their probabilities ─
- *                      barrier ─ 16 columns of the values a warp, all shares in order, in WHOLE
- *                      pieces in order, too ─ barrier ─ the pages are given back
+ *   before the event   the task's first item, the warp's head: its norm and rotation, where its
+ *                      elements lie. ONE: the share's keys into registers
+ *   after it           a head per warp ─ barrier ─ new keys and values into the pages, scores of
+ *                      the warp's shares of up to DECODE_BATCH pieces ─ barrier ─ their
+ *                      probabilities ─ barrier ─ 16 columns of the values per warp, shares in
+ *                      order, in WHOLE also pieces in order ─ barrier ─ the pages are released
  *
- * ONE is the decoding of a single row: a task has one piece at most, and the iteration adds one
- * position. Else an item may be of a prompt's row: then it makes keys and values of the rows before
- * it, too, since other tasks may have those.
+ * ONE decodes a single row: a task has at most one piece, and the iteration adds one position.
+ * Otherwise an item may belong to a prompt's row. It then also makes keys and values of the rows
+ * before it, since other tasks may have those rows.
  *
  * Bytes: k and v of the pieces, 2 * positions * head_dim * 2, read once per item.
  *
@@ -34,14 +33,14 @@ DEV struct piece_shares *decode_shares(uint32_t i) {
 
 /* ---- the warps' shares ---- */
 
-/* Positions [fresh, end) lie in scratch, of the last one the key as head number `key`, then its
- * value, and so on. */
+/* Keys and values of positions [fresh, end), as heads in scratch. Head number `key` is the key of
+ * the last position. Its value follows, then key and value of the position before, and so on. */
 struct fresh_heads {
     uint32_t fresh, end, key;
 };
 
-/* Zeros for values of the share at `values` that begins at `first`, as far as the row does not see
- * them: their weights are zero, which only numbers survive. */
+/* Clears values of the share at `values` that begins at `first`: those past the last position that
+ * the row sees, or all of an unseen share. Their weights are zero, but zero times NaN is NaN. */
 DEV void decode_clear(const struct warp_context *c, const struct attention_item *w, char *values,
                       uint32_t first) {
     constexpr uint32_t chunks = QN_HEAD_DIM / 8;
@@ -51,8 +50,7 @@ DEV void decode_clear(const struct warp_context *c, const struct attention_item 
         *(uint4 *)(values + kv_stored_at(i)) = make_uint4(0, 0, 0, 0);
 }
 
-/* Fresh keys or values of the share at `page` that begins at `first` from scratch to where they
- * belong. */
+/* Copies fresh keys or values from scratch to the share at `page`, which begins at `first`. */
 DEV void decode_complete(const struct warp_context *c, const struct attention_item *w,
                          const struct fresh_heads *f, char *page, uint32_t first, bool is_value) {
     constexpr uint32_t chunks = QN_HEAD_DIM / 8;
@@ -72,8 +70,8 @@ struct held_keys {
     bool there;
 };
 
-/* Those of the warp's next page, which has come, if they are wanted. What is loaded otherwise is
- * not looked at: the compiler spills arrays that are loaded or not. */
+/* Loads the keys of the warp's next page, which has arrived, if they are wanted. Otherwise it loads
+ * bytes that nobody uses: the compiler spills arrays that are loaded conditionally. */
 DEV void decode_hold(const struct warp_context *c, bool wanted, struct held_keys *x) {
     const char *page = wanted ? RING + page_slot(c->warp, c->page) * CUDA_PAGE_BYTES : SCRATCH;
     const struct kv_lane row[2] = {lane_in_page(page, key_row(c, 0)),
@@ -87,8 +85,8 @@ DEV bool decode_is_old(const struct warp_context *c, const struct attention_item
     return w->fresh >= w->piece * ATTENTION_PIECE + SHARE_POSITIONS * (share_of_warp(c) + 1);
 }
 
-/* Scores of the share at `page` that begins at `first`. Of one that is not seen nothing came: what
- * is made of it is masked. x: its keys, if they are there. */
+/* Scores of the share at `page` that begins at `first`. The page of an unseen share was not loaded:
+ * its scores are masked. x: the share's keys, if already loaded. */
 DEV void decode_scores(const struct warp_context *c, const struct attention_rows *rows,
                        const char *page, uint32_t first, struct held_keys *x, float p[2][4]) {
     if (!x->there) {
@@ -102,15 +100,16 @@ DEV void decode_scores(const struct warp_context *c, const struct attention_rows
 
 /* ---- the warps' columns ---- */
 
-/* What a warp has of a piece, or of a context so far, of the lane's rows: `of` N warps. */
+/* State of the lane's rows over a piece, or over a context so far, for the columns of one of N
+ * warps. */
 template <int N> struct decode_columns {
     enum { PAIRS_OF = (VALUE_PAIRS + N - 1) / N };
     float max[2], sum[2];
     float out[PAIRS_OF][2][4]; /* pair number warp + N i */
 };
 
-/* Where the row lies that the lane names of each share's values, from the share's page on, for a
- * pair of columns. */
+/* Offset, in a share's page, of the row of values that the lane addresses for load_matrices_turned.
+ * pair: of 16 columns. */
 DEV uint32_t decode_value_at(const struct warp_context *c, uint32_t pair) {
     const uint32_t chunk = min(2 * pair + c->lane / 16, QN_HEAD_DIM / 8 - 1u), n = value_row(c);
     return (SHARE_PAGES == 1 ? SHARE_BYTES : 0) + kv_row_at(n) + kv_chunk_at(n, chunk);
@@ -119,7 +118,8 @@ DEV uint4 decode_value(const struct warp_context *c, uint32_t share, uint32_t n,
     return load_matrices_turned(RING + share_page(c, share, n) + at);
 }
 
-/* All of a piece but the maxima, which y has as scores, and the outputs. */
+/* Completes the state of a piece but for its outputs: the sums, and the maxima, which y holds as
+ * raw scores. */
 template <int N>
 DEV void decode_sums(const struct warp_context *c, const struct piece_shares *x,
                      struct decode_columns<N> *y) {
@@ -128,7 +128,7 @@ DEV void decode_sums(const struct warp_context *c, const struct piece_shares *x,
     for (int h = 0; h < HEAD_HALVES; h++) y->max[h] = piece_max(y->max[h]);
 }
 
-/* Adds a piece to what came before. */
+/* Merges a piece into the state of the pieces before it. */
 template <int N>
 DEV void decode_merge(struct decode_columns<N> *y, const struct decode_columns<N> *piece) {
 #pragma unroll
@@ -146,12 +146,12 @@ DEV void decode_merge(struct decode_columns<N> *y, const struct decode_columns<N
     }
 }
 
-/* A row of the item, counted over all rows' heads. */
+/* Number of the item's row m, counted over the heads of all rows. */
 DEV uint64_t decode_head(const struct attention_item *w, uint32_t m) {
     return (uint64_t)w->row * QN_N_HEADS + item_step(w).head0 + m;
 }
 
-/* The output of a head from all its pieces. */
+/* Stores the output of each head from the state of all its pieces. */
 template <int N>
 DEV void decode_store(const struct warp_context *c, const struct cuda_task *task,
                       const struct attention_item *w, uint32_t warp,
@@ -173,7 +173,7 @@ DEV void decode_store(const struct warp_context *c, const struct cuda_task *task
     }
 }
 
-/* A piece of the heads to where ATTENTION_MERGE finds it: to parts[rows, n_heads, n_pieces,
+/* Stores the heads' states of a piece for ATTENTION_MERGE, in parts[rows, n_heads, n_pieces,
  * STATE_SIZE]. */
 DEV void decode_part(const struct warp_context *c, struct operand parts, uint32_t n_pieces,
                      const struct attention_item *w, uint32_t piece,
@@ -197,7 +197,7 @@ DEV void decode_part(const struct warp_context *c, struct operand parts, uint32_
     }
 }
 
-/* The pages of n pieces, which all warps have read. */
+/* Releases the pages of n pieces after all warps have read them. */
 DEV void decode_release(struct warp_context *c, uint32_t n) {
     page_copy_fence_shared(); /* bulk copies will write where these threads did */
     sync_compute();
@@ -206,20 +206,20 @@ DEV void decode_release(struct warp_context *c, uint32_t n) {
 
 /* ---- a batch of pieces ---- */
 
-/* N pieces from `first` on, of which there are n; the last one stands for those beyond, so that no
- * branch parts what can be made side by side. */
+/* Up to N pieces from position `first` on: n of them exist. The last one stands for the missing
+ * ones, so that no branch separates work that can run side by side. */
 template <int N> struct decode_pieces_of {
     uint32_t first, n;
     struct decode_columns<WARPS> y[N];
 };
 
-/* Which of the pieces stands for number i. */
+/* The piece that stands for number i. */
 template <int N> DEV uint32_t batch_piece(const struct decode_pieces_of<N> *b, uint32_t i) {
     return N == 1 ? 0 : min(i, b->n - 1);
 }
 
-/* Fresh keys and values from scratch into the warp's pages of the pieces; of wide heads keys only.
- */
+/* Copies fresh keys and values from scratch into the warp's pages of the pieces; of wide heads only
+ * keys. */
 template <int N>
 DEV void batch_complete(const struct warp_context *c, const struct attention_item *w,
                         const struct fresh_heads *f, const struct decode_pieces_of<N> *b) {
@@ -235,7 +235,8 @@ DEV void batch_complete(const struct warp_context *c, const struct attention_ite
     __syncwarp();
 }
 
-/* Scores; the rows' largest to all warps. x: the first piece's keys, if they are there. */
+/* Computes scores and publishes the rows' largest ones to all warps. x: the first piece's keys, if
+ * already loaded. */
 template <int N>
 DEV void batch_scores(const struct warp_context *c, const struct attention_rows *rows,
                       struct held_keys *x, const struct decode_pieces_of<N> *b, float p[N][2][4]) {
@@ -252,7 +253,8 @@ DEV void batch_scores(const struct warp_context *c, const struct attention_rows 
     for (int i = 0; i < N; i++) piece_put_most(c, decode_shares(i), share, p[i]);
 }
 
-/* Of wide heads keys have a page of their own, which is given back; the values' page comes next. */
+/* Wide heads have a page for keys and one for values. Releases the first, then waits for the second
+ * and completes it. */
 DEV void wide_values(struct warp_context *c, const struct attention_item *w,
                      const struct fresh_heads *f, uint32_t first) {
     page_copy_fence_shared(); /* bulk copies will write where these threads did */
@@ -263,8 +265,8 @@ DEV void wide_values(struct warp_context *c, const struct attention_item *w,
     decode_clear(c, w, page, first);
 }
 
-/* All of the pieces, whose pages are complete. A single one's values are on their way while its
- * probabilities are made. */
+/* Runs all of the pieces, whose pages are complete. A single piece's values are loaded while its
+ * probabilities are computed. */
 template <int N>
 DEV void batch_run(struct warp_context *c, const struct attention_item *w,
                    const struct fresh_heads *f, const struct attention_rows *rows,
@@ -307,15 +309,15 @@ DEV void batch_run(struct warp_context *c, const struct attention_item *w,
 
 /* ---- one piece of a single row ---- */
 
-/* Where the row's own key lies, and of narrow heads its value SHARE_BYTES further, if the item has
- * them. */
+/* The page of the row's own key, if the item has it. With narrow heads its value lies SHARE_BYTES
+ * further. */
 DEV char *one_page(const struct warp_context *c, const struct attention_item *w) {
     const uint32_t share = (w->hi - 1) % ATTENTION_PIECE / SHARE_POSITIONS;
     return RING + share_page(c, share, 0);
 }
 
-/* Before the event: the page of the row's own key has come, and the warp's page, whose values are
- * cleared. */
+/* Before the event: waits for the page of the row's own key and for the warp's page, and clears
+ * unseen values in the latter. */
 DEV void one_begin(const struct warp_context *c, const struct attention_item *w) {
     const uint32_t share = share_of_warp(c), first = w->piece * ATTENTION_PIECE;
     const uint32_t owner = ((w->hi - 1) % ATTENTION_PIECE / SHARE_POSITIONS + c->turn) % WARPS;
@@ -325,7 +327,8 @@ DEV void one_begin(const struct warp_context *c, const struct attention_item *w)
     decode_clear(c, w, page + SHARE_BYTES, first + SHARE_POSITIONS * share);
 }
 
-/* fresh: whether the row's own key and value are there. x: the share's keys, if they are there. */
+/* fresh: whether the item has the row's own key and value. x: the share's keys, if already
+ * loaded. */
 template <uint32_t KIND>
 DEV void decode_one(struct warp_context *c, const struct cuda_task *task,
                     const struct attention_item *w, bool fresh, struct held_keys *x,
@@ -357,14 +360,15 @@ DEV void decode_one(struct warp_context *c, const struct cuda_task *task,
 
 /* ---- items ---- */
 
-/* Pieces of the item that begins here. STEP, of which the ring does not hold the rest of the task:
- * one, so that the next ones come meanwhile. */
+/* Number of pieces of the item that begins here. STEP: one while the ring cannot hold the rest of
+ * the task, so that the next pieces load meanwhile. */
 template <uint32_t KIND> DEV uint32_t decode_pieces(const struct attention_item *w) {
     if (KIND == OP_ATTENTION_WHOLE) return w->piece_end - w->piece;
     return w->left > DECODE_BATCH ? 1 : min(w->left, w->piece_end - w->piece);
 }
 
-/* A batch of n pieces from number `piece` on, N at most: STEP's parts, or onto y. */
+/* A batch of n <= N pieces from number `piece` on. STEP stores them as parts, WHOLE merges them
+ * into y. */
 template <uint32_t KIND, int N>
 DEV void decode_batch(struct warp_context *c, const struct cuda_task *task,
                       const struct attention_item *w, const struct fresh_heads *f, uint32_t piece,
@@ -390,7 +394,7 @@ DEV void decode_batch(struct warp_context *c, const struct cuda_task *task,
     }
 }
 
-/* An item, whose heads are made. hint: NULL, or it is the task's last one. */
+/* Runs an item whose heads are made. hint: NULL unless it is the task's last item. */
 template <uint32_t KIND>
 DEV void decode_item(struct warp_context *c, const struct cuda_task *task,
                      const struct attention_item *w, uint32_t n_pieces, uint32_t *hint) {
@@ -414,14 +418,15 @@ DEV void decode_item(struct warp_context *c, const struct cuda_task *task,
     }
 }
 
-/* What is to be made for the item that begins here. same_head: its queries are there. */
+/* The heads to make for the item that begins here. same_head: its queries are already in
+ * scratch. */
 template <uint32_t KIND>
 DEV struct heads_range decode_heads_of(const struct attention_item *w, bool same_head) {
     const uint32_t n_heads = item_step(w).n_heads;
     return {same_head ? n_heads : 0, n_heads + 2 * item_fresh(w, decode_pieces<KIND>(w))};
 }
 
-/* The warp's head in a pass over them. */
+/* The warp's head among those from number `from` on. */
 template <uint32_t KIND>
 DEV struct item_head decode_head_of(const struct warp_context *c, const struct cuda_task *task,
                                     const struct attention_item *w, uint32_t from) {
@@ -429,9 +434,9 @@ DEV struct item_head decode_head_of(const struct warp_context *c, const struct c
     return item_head_of(c, task, w, item_end(w, n), item_fresh(w, n), from + c->warp);
 }
 
-/* Items from *w on, whose heads are to be made, with h as the warp's first; up to a run of STEP's,
- * of which the queries are there. All warps meet after each item, so no warp reads the heads before
- * any more. */
+/* Runs the items from *w on, in STEP up to the next run, whose queries it makes. heads: those still
+ * to make for *w; h: the warp's first one. All warps meet after each item, so no warp still reads
+ * the heads before. */
 template <uint32_t KIND>
 DEV void decode_items(struct warp_context *c, const struct cuda_task *task,
                       struct attention_item *w, struct heads_range heads, struct item_head h,
@@ -456,8 +461,7 @@ DEV void decode_items(struct warp_context *c, const struct cuda_task *task,
     }
 }
 
-/* What there is to do is found before the event; heads are made of what says itself when it is
- * there. */
+/* Finds its work before the event. Heads poll their operands until these have arrived. */
 DEV bool run_decode_whole(struct warp_context *c, const struct cuda_task *task) {
     uint32_t *hint = task_hint(c, task);
     struct attention_item w = items_first(c, task);
@@ -471,8 +475,8 @@ DEV bool run_decode_whole(struct warp_context *c, const struct cuda_task *task) 
     return true;
 }
 
-/* A task of a single row that has one item of one piece at most. Of narrow heads the row's own key
- * and value go to their page at once. KIND: ATTENTION_WHOLE or _STEP. */
+/* A task of a single row with at most one item of one piece. With narrow heads the row's own key
+ * and value go straight to their page. KIND: ATTENTION_WHOLE or _STEP. */
 template <uint32_t KIND>
 DEV bool run_decode_one(struct warp_context *c, const struct cuda_task *task) {
     const struct attention_item w = items_first(c, task);
@@ -493,7 +497,7 @@ DEV bool run_decode_one(struct warp_context *c, const struct cuda_task *task) {
 #pragma unroll 1
     while (h.there) {
         head_make(c, &h);
-        if (SUB_HEADS + 2 <= WARPS) break; /* one each */
+        if (SUB_HEADS + 2 <= WARPS) break; /* one per warp */
         h = item_head_alone(c, task, &w, fresh, h.i + WARPS, 0, page);
     }
     sync_compute();

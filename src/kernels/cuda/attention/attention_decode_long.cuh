@@ -1,11 +1,11 @@
-/* attention_decode_long.cuh - DECODE_LONG: ATTENTION_STEP in long contexts. Whole pieces of one row
- * and head that follow each other are a run, a piece a warp (attention_items.cuh says which, and in
- * which order their pages come). All other items are DECODE's (attention_decode.cuh).
+/* attention_decode_long.cuh - DECODE_LONG: ATTENTION_STEP in long contexts. Consecutive whole
+ * pieces of one row and head form a run, one piece per warp. attention_items.cuh says which pieces
+ * do, and in which order their pages arrive. DECODE runs all other items (attention_decode.cuh).
  *
- * A warp first goes through its piece's keys, share by share, and keeps the scores; then the
- * piece's maximum is known, and it makes probabilities and goes through the values. These are the
- * operations of DECODE's eight warps, in their order, without the exchange between them: 250 pieces
- * of Qwen3-8B took 41 us a layer there on an H200, of which their bytes need 29.
+ * A warp first goes through its piece's keys, share by share, and keeps the scores. Then it knows
+ * the piece's maximum, makes probabilities and goes through the values. These are the operations of
+ * DECODE's eight warps, in the same order, without the exchange between them. With DECODE 250
+ * pieces of Qwen3-8B took 41 us a layer on an H200, of which their bytes need 29.
  *
  * Bytes: k and v of the piece, 2 * ATTENTION_PIECE * head_dim * 2, read once.
  *
@@ -18,8 +18,8 @@
 
 enum { RUN_SHARES = RUN_POSITIONS / SHARE_POSITIONS }; /* of a page */
 
-/* A warp's piece of a run: the lane's scores of each share, then its probabilities. In loops that
- * are not unrolled they go round by a page at a time: registers have no index. */
+/* A warp's piece of a run: the lane's scores of each share, then its probabilities. Registers
+ * cannot be indexed, so in loops that are not unrolled the arrays rotate by a page at a time. */
 struct run_scores {
     float p[WARPS][2][2 * HEAD_HALVES];
 };
@@ -43,7 +43,7 @@ DEV void run_turn(struct run_probs *x) {
     for (int i = 0; i < WARPS; i++) x->p[i] = was.p[(i + RUN_SHARES) % WARPS];
 }
 
-/* All rows see all of the piece. */
+/* Scores of the warp's piece. No mask: all rows see all of it. */
 DEV void run_keys(struct warp_context *c, const struct attention_rows *rows, struct run_scores *x) {
 #pragma unroll 1
     for (int page = 0; page < RUN_PAGES; page++) {
@@ -74,7 +74,7 @@ struct run_part {
     float out[VALUE_PAIRS][2][4];
 };
 
-/* Scores to probabilities; maximum and sum of the piece into `part`. */
+/* Turns scores into probabilities. Stores maximum and sum of the piece in `part`. */
 DEV void run_softmax(const struct run_scores *x, struct run_probs *probs, struct run_part *part) {
     float most[2] = {-INFINITY, -INFINITY}, base[2];
     float p[WARPS][2][4] = {};
@@ -126,7 +126,7 @@ DEV void run_values(struct warp_context *c, struct run_probs *x, struct run_part
     }
 }
 
-/* The warp's piece to its parts, the first head's at `to`. */
+/* Stores the warp's piece as parts, that of the first head at `to`. */
 DEV void run_store(const struct warp_context *c, const struct attention_item *w, uint32_t n_pieces,
                    const struct run_part *part, struct operand to) {
     const uint64_t of_head = (uint64_t)n_pieces * STATE_SIZE;
@@ -146,7 +146,7 @@ DEV void run_store(const struct warp_context *c, const struct attention_item *w,
     }
 }
 
-/* Void pages of a warp without a piece. */
+/* Takes and releases the void pages of a warp without a piece. */
 DEV void run_nothing(struct warp_context *c) {
 #pragma unroll 1
     for (int page = 0; page < 2 * RUN_PAGES; page++) {
@@ -155,7 +155,7 @@ DEV void run_nothing(struct warp_context *c) {
     }
 }
 
-/* The run that begins at the list's item: the warp's piece, if it has one. */
+/* Runs the warp's piece of the run that begins at the list's item, if it has one. */
 DEV void run_pieces(struct warp_context *c, const struct cuda_task *task,
                     const struct attention_item *w) {
     const uint32_t piece = share_of_warp(c), n_pieces = task->n_pieces;
@@ -176,8 +176,8 @@ DEV void run_pieces(struct warp_context *c, const struct cuda_task *task,
     run_store(c, w, n_pieces, &part, operand_from(parts, first * STATE_SIZE));
 }
 
-/* Goes on to the item after the run, after a barrier: no warp reads its queries any more. Whether
- * that is of the same row and head. */
+/* Goes on to the item after the run. After its barrier no warp reads the run's queries any more.
+ * True: that item has the same row and head. */
 DEV bool run_done(struct attention_item *w) {
     const uint32_t row = w->row, head = w->head;
     items_skip(SHARED, w, item_run(w));

@@ -1,21 +1,23 @@
-/* attention_decode_teams.cuh - ATTENTION_WHOLE of an iteration each of whose token rows is another
- * request's, whose contexts are a piece each, and more of them than tasks: decode of many short
- * requests.
+/* attention_decode_teams.cuh - ATTENTION_WHOLE for decoding many short requests: each token row of
+ * the iteration belongs to a different request, each context is one piece, and there are more items
+ * than tasks.
  *
- * Such an item is a chain of short steps, and only the latency of each step counts. So the
- * compute warps are two teams, with an item each, and meet when both are done:
+ * Such an item is a chain of short operations, and only their latency counts. So the compute warps
+ * form two teams. Each team processes an item, and they meet when both are done:
  *
- *   before the event   the team's first item, what turns the warp's heads
- *   then, per two      heads, their elements asked for at once ─ barrier of the team ─ scores of
- * two shares a warp, side by side ─ barrier of the team ─ their probabilities ─ barrier of the team
- * ─ a quarter of the values' columns a warp, shares in order ─ barrier ─ the pages are given back
+ *   before the event   the team's first item, norm and rotation of the warp's heads
+ *   then, per two      heads, whose elements are loaded at once ─ barrier of the team ─ scores of
+ *                      two shares per warp, side by side ─ barrier of the team ─ their
+ *                      probabilities ─ barrier of the team ─ a quarter of the values' columns per
+ *                      warp, shares in order ─ barrier ─ the pages are released
  *
- * The same numbers as attention_decode.cuh.
+ * It computes the same numbers as attention_decode.cuh.
  *
  * Bytes: k and v of the context, 2 * positions * head_dim * 2, read once per item.
  *
- * Scratch:   0           as attention_decode.cuh, a team's instead of a piece's
- *            DECODE_HEADS  of each team: queries [SUB_HEADS][head_dim], key, value, of 16 bits
+ * Scratch:   0           struct piece_shares of each team
+ *            DECODE_HEADS  of each team: queries [SUB_HEADS][head_dim] of 16 bits, and the bytes of
+ *                          a key and a value, which go to their page instead
  */
 #ifndef QN_CUDA_ATTENTION_ATTENTION_DECODE_TEAMS_CUH
 #define QN_CUDA_ATTENTION_ATTENTION_DECODE_TEAMS_CUH
@@ -31,18 +33,18 @@ enum {
     TEAM_SHARES = WARPS / TEAM_WARPS,
 };
 
-/* Whether it can run: each team needs an item's pages, and a place for its heads. */
+/* Whether teams can run: each needs the pages of an item, and scratch for its heads. */
 #define HAS_TEAMS                                                                                  \
     (SHARE_PAGES == 1 && DECODE_BATCH >= TEAMS && TEAM_HEADS <= 3 &&                               \
      DECODE_HEADS + (TEAMS * TEAM_PLACES + 7) / 8 * 8 * KV_ROW <= SCRATCH_BYTES)
 
-/* Whether such a task is one for teams. */
+/* Whether teams run this task. */
 DEV bool team_takes(const struct cuda_task *task) {
     return HAS_TEAMS && SHARED->decode_only && SHARED->last_position < ATTENTION_PIECE &&
            SHARED->batch.rows.n_rows * HEAD_STEPS > task->unit1;
 }
 
-/* A warp's place. */
+/* A warp's place in its team. */
 struct team {
     uint32_t number, warp, thread; /* team; warp and thread of it */
     uint32_t heads;                /* the first head in scratch */
@@ -52,7 +54,7 @@ DEV struct team team_of(const struct warp_context *c) {
     return {number, c->warp % TEAM_WARPS, c->thread % TEAM_THREADS, number * TEAM_PLACES};
 }
 
-/* An item of the task. */
+/* The item with this number, counted over all rows. */
 DEV struct attention_item team_item(const struct cuda_task *task, uint32_t number) {
     struct attention_item w = {};
     w.left = w.piece_end = 1;
@@ -64,7 +66,8 @@ DEV struct attention_item team_item(const struct cuda_task *task, uint32_t numbe
     return w;
 }
 
-/* Where a share of the team's item lies: the page of another warp. Waits until it has come. */
+/* The page of a share of the team's item, which may be another warp's. Waits until it has
+ * arrived. */
 DEV char *team_page(const struct warp_context *c, const struct team *f, uint32_t share) {
     const uint32_t warp = (share + c->turn) % WARPS;
     const uint32_t count = page_after(page_of_warp(c, warp), f->number);
@@ -86,7 +89,7 @@ DEV struct team_heads team_heads_of(const struct warp_context *c, const struct t
     return h;
 }
 
-/* The warp's heads, normed and turned, into scratch. */
+/* Norms and rotates the warp's heads: queries into scratch, key and value into their page. */
 DEV void team_heads_make(const struct warp_context *c, const struct team *f,
                          const struct cuda_task *task, const struct attention_item *w,
                          const struct team_heads *h) {
@@ -109,7 +112,7 @@ DEV void team_heads_make(const struct warp_context *c, const struct team *f,
         if (h->head[n].there) head_put(c, &h->head[n], v + n * EACH, v + n * EACH + LANE_PAIRS);
 }
 
-/* Scores of the warp's shares of the team's item, and the rows' largest. */
+/* Computes scores of the warp's shares of the team's item and publishes the rows' largest ones. */
 DEV void team_scores(const struct warp_context *c, const struct team *f,
                      const struct attention_item *w, float p[TEAM_SHARES][2][4]) {
     struct attention_rows rows;
@@ -128,7 +131,7 @@ DEV void team_scores(const struct warp_context *c, const struct team *f,
         piece_put_most(c, decode_shares(f->number), f->warp + i * TEAM_WARPS, p[i]);
 }
 
-/* The output of the team's item. */
+/* Computes and stores the output of the team's item. */
 DEV void team_attend(const struct warp_context *c, const struct team *f,
                      const struct cuda_task *task, const struct attention_item *w) {
     struct piece_shares *x = decode_shares(f->number);

@@ -1,10 +1,10 @@
-/* attention_heads.cuh - what DECODE makes of the projections: the query heads of an item, and keys
+/* attention_heads.cuh - the heads that DECODE makes of the projections: an item's queries, and keys
  * and values of the positions that the iteration adds to it. A warp makes a head (norm, RoPE,
- * rounding) into scratch; heads lie there as rows of the cache do. The row's own key and value go
- * to the cache, too.
+ * rounding) and stores it in scratch, in the layout of a row of the cache. The row's own key and
+ * value also go to the cache.
  *
  * Scratch:   DECODE_HEADS   queries [SUB_HEADS][head_dim], then a key and a value for each position
- *                           that is added, of 16 bits
+ *                           that is added; 16 bits each
  */
 #ifndef QN_CUDA_ATTENTION_ATTENTION_HEADS_CUH
 #define QN_CUDA_ATTENTION_ATTENTION_HEADS_CUH
@@ -21,12 +21,12 @@ static_assert(DECODE_HEADS % 16 == 0 &&
                   DECODE_HEADS + (SUB_HEADS + 2 * STEP_ROWS + 7) / 8 * 8 * KV_ROW <= SCRATCH_BYTES,
               "the heads of an item of as many rows as there can be");
 
-/* The first line of a head. */
+/* The first line of head number i in scratch. */
 DEV char *head_at(uint32_t i) {
     return SCRATCH + DECODE_HEADS + kv_row_at(i);
 }
 
-/* What the arithmetic needs to know of an item. */
+/* An item as a step, for the arithmetic of attention.cuh. */
 DEV struct attention_step item_step(const struct attention_item *w) {
     struct attention_step s;
     s.row0 = w->row;
@@ -38,20 +38,20 @@ DEV struct attention_step item_step(const struct attention_item *w) {
     return s;
 }
 
-/* The last position + 1 that the row sees of n pieces from the item on. */
+/* The last position + 1 that the row sees in the item's next n pieces. */
 DEV uint32_t item_end(const struct attention_item *w, uint32_t n) {
     return min(w->hi, (w->piece + n) * ATTENTION_PIECE);
 }
 
-/* How many of these positions the iteration adds: the last ones, the row's own and those of the
- * rows before it. */
+/* How many of these positions the iteration adds. They are the last ones: the row's own and those
+ * of the rows before it. */
 DEV uint32_t item_fresh(const struct attention_item *w, uint32_t n) {
     const uint32_t begin = max(w->fresh, w->piece * ATTENTION_PIECE), end = item_end(w, n);
     return end > begin ? end - begin : 0;
 }
 
-/* Head number i of an item: its queries first, then key and value of each fresh position, the last
- * position first. Beyond them none. */
+/* Head number i of an item: first its queries, then key and value of each fresh position, the last
+ * position first. Past these `there` is false. */
 struct item_head {
     uint32_t i, unit;  /* unit: of qkv */
     uint32_t position; /* of a key or a value */
@@ -61,7 +61,7 @@ struct item_head {
     struct head_turn turn;
 };
 
-/* The item's fresh positions are n, up to end. */
+/* The item has n fresh positions, the last ones below `end`. */
 DEV struct item_head item_head_of(const struct warp_context *c, const struct cuda_task *task,
                                   const struct attention_item *w, uint32_t end, uint32_t n,
                                   uint32_t i) {
@@ -84,8 +84,9 @@ DEV struct item_head item_head_of(const struct warp_context *c, const struct cud
     return h;
 }
 
-/* The same of an item of a row without others before it: its own position is fresh, if any. first:
- * the item's first head in scratch; page: where its key goes, and its value SHARE_BYTES further. */
+/* The same where no row of the request comes before the item's row: at most its own position is
+ * fresh. first: the item's first head in scratch. page: where its key goes; its value goes
+ * SHARE_BYTES further. */
 DEV struct item_head item_head_alone(const struct warp_context *c, const struct cuda_task *task,
                                      const struct attention_item *w, bool fresh, uint32_t i,
                                      uint32_t first, char *page) {
@@ -108,8 +109,9 @@ DEV struct item_head item_head_alone(const struct warp_context *c, const struct 
     return h;
 }
 
-/* A head's elements, normed and turned, to where it goes: a has the first ones of the lane's pairs,
- * b the second. Queries lie as keys do: head i is read beside the next. */
+/* Norms and rotates a head's elements and stores them at h->line. a: the first elements of the
+ * lane's pairs, b: the second ones. Queries are laid out like keys, head i like position i, because
+ * neighbouring heads are read together. */
 DEV void head_put(const struct warp_context *c, const struct item_head *h, float *a, float *b) {
     head_turn_apply(c, &h->turn, h->is_value, a, b);
     const uint32_t place = h->unit < QN_N_HEADS ? h->i : h->position;
@@ -130,13 +132,13 @@ DEV void head_make(const struct warp_context *c, const struct item_head *h) {
     head_put(c, h, v, v + LANE_PAIRS);
 }
 
-/* Heads of an item that are to be made: numbers [from, end). */
+/* Heads of an item to make: numbers [from, end). */
 struct heads_range {
     uint32_t from, end;
 };
 
-/* The row's own key and value into the cache; by one warp. Of the steps of a KV head the first one
- * does it. key, value: where they are. */
+/* Stores the row's own key and value in the cache, by one warp. Only the first step of a KV head
+ * does so. key, value: where they lie in shared memory. */
 DEV void heads_keep(const struct warp_context *c, const struct cuda_task *task,
                     const struct attention_item *w, const char *key, const char *value) {
     if (SUBS > 1 && w->head % SUBS != 0) return;
@@ -153,7 +155,7 @@ DEV void heads_keep(const struct warp_context *c, const struct cuda_task *task,
     }
 }
 
-/* The query rows of an item, from scratch, the first of them head number `first`. */
+/* Loads an item's query rows from scratch. The first of them is head number `first`. */
 DEV void item_queries(const struct warp_context *c, const struct attention_item *w, uint32_t first,
                       uint32_t n_heads, struct attention_rows *r) {
     struct kv_lane row[2];

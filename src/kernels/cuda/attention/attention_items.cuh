@@ -1,10 +1,10 @@
 /* attention_items.cuh - the work list (work_list.cuh) of a task of ATTENTION_STEP or _WHOLE: its
- * items, and which of their bytes come as pages.
+ * items, and which of their bytes are loaded as pages.
  *
  * An item is a piece of the context of one token row, for one KV head and up to SUB_HEADS of its
- * query heads. Items go by rows, heads, pieces; a task has a slice of all, in ATTENTION_WHOLE with
- * all pieces of a row and head. The 128 positions of a piece are eight shares of 16, one for each
- * compute warp:
+ * query heads. Items are ordered by row, head, piece. A task has a slice of them, in
+ * ATTENTION_WHOLE with all pieces of a row and head. The 128 positions of a piece are eight shares
+ * of 16, one for each compute warp:
  *
  *   nothing   no position of it is visible to the row
  *   page      all of it was in the cache before the iteration: the loader fetches it as soon as
@@ -12,15 +12,15 @@
  *   fresh     the iteration itself writes some of it: the page holds the positions before, the
  *             compute warps add the others
  *
- * A share takes one page, k[16][head_dim], then v[16][head_dim]. Where these do not fit it takes
- * two: an item has its eight shares' pages of k, then those of v. Pages of shares of which nothing
- * comes are void.
+ * A share takes one page: k[16][head_dim], then v[16][head_dim]. Where these do not fit, it takes
+ * two: an item has the eight shares' pages of k, then those of v. Shares of which nothing is loaded
+ * have void pages.
  *
  * Long contexts of ATTENTION_STEP: RUN_LEAST to eight whole pieces of one row and head, before
- * anything fresh, are a run. There each warp takes a piece for itself, and nothing is exchanged
- * (attention_decode_long.cuh). A page is RUN_POSITIONS of k or of v; the first page of each piece
- * comes first, a warp's each, then the second ones, k before v; void pages for warps without a
- * piece.
+ * anything fresh, form a run. In a run each warp takes a piece for itself, and the warps exchange
+ * nothing (attention_decode_long.cuh). A page holds RUN_POSITIONS of k or of v. The first pages of
+ * all pieces come first, one for each warp, then the second ones, and so on, k before v. Warps
+ * without a piece have void pages.
  */
 #ifndef QN_CUDA_ATTENTION_ATTENTION_ITEMS_CUH
 #define QN_CUDA_ATTENTION_ATTENTION_ITEMS_CUH
@@ -41,7 +41,7 @@ static_assert(QN_LATENT || SUB_HEADS == cuda_sub_heads(GROUP_HEADS, QN_HEAD_DIM)
               "the host's items");
 static_assert(SHARE_BYTES <= CUDA_PAGE_BYTES, "a page holds a share's keys");
 
-/* Of a run's pages: positions in one; pages of a piece's k, and as many of its v. */
+/* Of a run: positions in a page; pages of a piece's k, and as many of its v. */
 #define RUN_POSITIONS (2 * SHARE_POSITIONS / SHARE_PAGES)
 #define RUN_PAGES     (ATTENTION_PIECE / RUN_POSITIONS)
 enum {
@@ -54,7 +54,7 @@ DEV uint32_t task_window(const struct cuda_task *task) {
     return QN_WINDOWS_DIFFER ? task->k : QN_SLIDING_WINDOW;
 }
 
-/* The same of a list whose layer slides, or does not. */
+/* The same for a list. slides: whether its layer has a window. */
 DEV uint32_t window_if(uint32_t slides) {
     return QN_WINDOWS_DIFFER && !slides ? 0 : QN_SLIDING_WINDOW;
 }
@@ -72,7 +72,8 @@ DEV uint32_t row_pieces(const struct block_shared *b, uint32_t window, uint32_t 
     return position / ATTENTION_PIECE + 1 - *first;
 }
 
-/* A task's first item is the same in all layers of one window: what is kept of it has this key. */
+/* A task's first item is the same in all layers of one window. Copies that are kept of it have this
+ * key. */
 DEV uint32_t items_key(uint32_t kind, uint32_t window, uint32_t unit0) {
     return kind << 24 | (QN_WINDOWS_DIFFER && window != 0) << 23 | unit0;
 }
@@ -94,9 +95,10 @@ DEV void items_row(const struct block_shared *b, struct attention_item *w, uint3
     w->fresh = row_position(b, row);
 }
 
-/* The weight of a row's items of one head when tasks share them out: one each. In STEP's long
- * contexts the last one counts three more: at the end of a head all warps work together, make the
- * next heads, and the runs before and after are not whole. WHOLE: all items of a head count one. */
+/* How much a row's items of one head count when they are divided among tasks: one each. In STEP's
+ * long contexts the last one counts three more: at the end of a head all warps work together and
+ * make the next heads, and the runs before and after are not whole. WHOLE: all items of a head
+ * count one together. */
 struct row_load {
     uint32_t pieces, all;
 };
@@ -108,7 +110,7 @@ DEV struct row_load items_load_of(const struct block_shared *b, uint32_t row, ui
     return {n, n + (kind == OP_ATTENTION_STEP && n > 2 * WARPS ? 3 : 0)};
 }
 
-/* The same of all rows, for a warp. */
+/* The same for all rows, by a whole warp. */
 DEV uint32_t items_load(const struct block_shared *b, uint32_t lane, uint32_t kind,
                         uint32_t window) {
     uint32_t n = 0;
@@ -119,7 +121,7 @@ DEV uint32_t items_load(const struct block_shared *b, uint32_t lane, uint32_t ki
     return n;
 }
 
-/* Where a task's part of the load begins: row, head, piece of the head; items before. */
+/* Where a task's slice of the load begins: row, head, piece of the head; number of items before. */
 struct items_cut {
     uint32_t row, head, piece, items;
 };
@@ -144,7 +146,7 @@ DEV struct items_cut items_cut_at(const struct block_shared *b, uint32_t kind, u
     return s;
 }
 
-/* `load`: of all rows. left 0: the task has no items. */
+/* The task's first item. load: of all rows. left 0: the task has no items. */
 DEV struct attention_item items_begin(const struct block_shared *b, const struct cuda_task *task,
                                       uint32_t load) {
     struct attention_item w = {};
@@ -162,7 +164,7 @@ DEV struct attention_item items_begin(const struct block_shared *b, const struct
     return w;
 }
 
-/* block_shared.one_row_pieces, of one window. */
+/* The value of block_shared.one_row_pieces for one window. */
 DEV uint32_t items_one_row(const struct block_shared *b, uint32_t window) {
     if (b->batch.rows.n_rows != 1) return 0xffff;
     const struct row_load load = items_load_of(b, 0, OP_ATTENTION_STEP, window);
@@ -174,14 +176,15 @@ DEV void items_one_rows(struct block_shared *b) {
     b->one_row_pieces[QN_SLIDING_WINDOW != 0] = (uint16_t)items_one_row(b, QN_SLIDING_WINDOW);
 }
 
-/* ... of a task's. */
+/* The value for a task's window. */
 DEV uint32_t one_row_pieces(const struct cuda_task *task) {
     return SHARED->one_row_pieces[task_window(task) != 0];
 }
 
 /* ---- latents in a lease (attention_latent_lease.cuh) ---- */
 
-/* Items go by rows, pieces of ATTENTION_SPLIT, steps of heads. */
+/* The number of a row's items. Items are ordered by row, by piece (ATTENTION_SPLIT only), by step
+ * of heads. */
 DEV uint32_t latent_row_items(const struct block_shared *b, uint32_t kind, uint32_t window,
                               uint32_t row) {
     uint32_t first;
@@ -203,7 +206,7 @@ DEV struct latent_slice latent_slice_of(const struct block_shared *b, uint32_t k
     return {(uint32_t)from, (uint32_t)to};
 }
 
-/* An item is of a row, of one of the pieces that the row sees, of a step of heads. */
+/* An item's row, its piece among those that the row sees, its step of heads. */
 struct latent_place {
     uint32_t row, piece, step;
 };
@@ -224,11 +227,11 @@ DEV bool item_begins_run(const struct attention_item *w) {
            min(w->piece_end, w->fresh / ATTENTION_PIECE) >= w->piece + RUN_LEAST;
 }
 
-/* Items of the run that begins with this one; 1: it is none. */
+/* Number of items of the run that begins with this one; 1: no run begins. */
 DEV uint32_t item_run(const struct attention_item *w) {
     if (!item_begins_run(w)) return 1;
     const uint32_t n = min(min(w->piece_end, w->fresh / ATTENTION_PIECE) - w->piece, w->left);
-    /* What would leave too few for another is halved. */
+    /* Halved where a full run would leave too few items for another. */
     return n <= WARPS ? n : n < WARPS + RUN_LEAST ? n / 2 : WARPS;
 }
 
@@ -248,14 +251,14 @@ DEV bool item_sees(const struct attention_item *w, uint32_t first) {
     return first < w->hi && first + SHARE_POSITIONS > w->lo;
 }
 
-/* Positions of a share that come as a page. */
+/* Number of positions of a share that are loaded as a page. */
 DEV uint32_t item_paged(const struct attention_item *w, uint32_t first) {
     if (!item_sees(w, first) || first >= w->fresh) return 0;
     return min(w->fresh - first, (uint32_t)SHARE_POSITIONS);
 }
 
-/* The task's first item. Slices are the same in every layer of one window, so the last one is kept
- * for the iteration: finding it takes divisions of 64 bits. */
+/* The task's first item. Slices are the same in every layer of one window, so the last item found
+ * is kept for the iteration: finding it takes 64-bit divisions. */
 DEV struct attention_item items_first(const struct warp_context *c, const struct cuda_task *task) {
     struct block_shared *b = SHARED;
     const uint32_t window = task_window(task);

@@ -1,19 +1,19 @@
 /* attention_latent.cuh - LATENT: the arithmetic of attention whose keys are latents with a turned
  * key behind them, and whose values are these latents.
  *
- * A token row and up to 16 of its heads are the rows of a product, and all warps of a block work on
- * a *part* of the context: as many of a piece's positions as fit, all 128, or before Hopper half of
- * them. A row of the cache is read once, as key and as value:
+ * Up to 16 heads of a token row are the rows of a product. All warps of a block work on a *part* of
+ * the context: as many of a piece's positions as fit, all 128, or before Hopper half of them. A row
+ * of the cache is read once, as key and as value:
  *
- *   all queries, rounded ─ barrier ─ scores of a share of 16 positions a warp ─ barrier ─ their
- *   probabilities, against the part's largest score ─ barrier ─ 64 columns of the values a warp, in
- *   one chain of products over the shares
+ *   all queries, rounded ─ barrier ─ scores of a share of 16 positions per warp ─ barrier ─ their
+ *   probabilities, relative to the part's largest score ─ barrier ─ 64 columns of the values per
+ *   warp, in one chain of products over the shares
  *
  * Parts are merged in order, pieces in order, with the operations of attention_merge.cuh. Two forms
- * have these operations, so whole and cut contexts have the same bits:
+ * share these operations, so whole and split contexts have the same bits:
  *
- *   attention_latent_pages.cuh   ATTENTION_SPLIT on Hopper: positions come as pages
- *   attention_latent_lease.cuh   all else: the ring is leased, compute warps ask for positions
+ *   attention_latent_pages.cuh   ATTENTION_SPLIT on Hopper: positions are loaded as pages
+ *   attention_latent_lease.cuh   all else: the ring is leased, compute warps load positions
  *
  * Bytes: 2 * QN_KEY_DIM a position, once per item.
  *
@@ -30,7 +30,7 @@
 #include "kernels/cuda/attention/attention_share.cuh"
 #include "kernels/cuda/matmul/matmul_tile.cuh"
 
-/* Positions of a part; lines of 64 columns that values have, and of a warp. */
+/* Positions and shares of a part; lines of 64 columns of the values, in all and per warp. */
 #define LATENT_PART        cuda_latent_part(QN_KEY_DIM, __CUDA_ARCH__ / 10)
 #define LATENT_SHARES      (LATENT_PART / SHARE_POSITIONS)
 #define LATENT_VALUES      ((QN_VALUE_DIM + 63) / 64)
@@ -47,7 +47,7 @@ DEV struct piece_shares *latent_warps(void) {
     return (struct piece_shares *)(shared_memory + LATENT_WARPS);
 }
 
-/* What a row sees: positions [lo, hi). */
+/* The positions that a row sees: [lo, hi). */
 struct latent_sight {
     uint32_t lo, hi;
 };
@@ -64,8 +64,8 @@ DEV char *latent_line(const struct warp_context *c, uint32_t share, uint32_t lin
            line % LATENT_PAGE_LINES * LATENT_PLANE;
 }
 
-/* Zeros for positions [begin, end) of a share, by a warp: their weights are zero, which only
- * numbers survive. */
+/* Clears positions [begin, end) of a share, by one warp. Their weights are zero, but zero times NaN
+ * is NaN. */
 template <bool PAGED>
 DEV void latent_zero(const struct warp_context *c, uint32_t share, uint32_t begin, uint32_t end) {
     constexpr uint32_t chunks = 8 * LATENT_LINES;
@@ -77,8 +77,8 @@ DEV void latent_zero(const struct warp_context *c, uint32_t share, uint32_t begi
 
 /* ---- queries ---- */
 
-/* The row's queries of a step of heads as 16-bit floats; zeros for heads that there are not. All of
- * a thread's are asked for at once; beyond the last chunk that one again. */
+/* Stores the row's queries of a step of heads as 16-bit floats, and zeros for missing heads. A
+ * thread loads all its chunks at once. Past the end the last chunk is repeated. */
 DEV void latent_queries(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
                         uint32_t step) {
     constexpr uint32_t CHUNKS = QN_KEY_DIM / 8, ALL = 16 * CHUNKS;
@@ -108,8 +108,8 @@ DEV void latent_queries(const struct warp_context *c, const struct cuda_task *ta
 
 /* ---- scores ---- */
 
-/* Scores of a share, as share_scores has them. Each is the sum of four chains, which do not wait
- * for each other: steps of 16 columns go to them in turn. */
+/* Scores of a share, laid out as in share_scores. Each is the sum of four independent chains. Steps
+ * of 16 columns go to the chains in turn. */
 template <bool PAGED>
 DEV void latent_scores(const struct warp_context *c, uint32_t share, float p[2][4]) {
     constexpr uint32_t STEPS = (QN_KEY_DIM + 15) / 16;
@@ -136,7 +136,8 @@ DEV void latent_scores(const struct warp_context *c, uint32_t share, float p[2][
             p[u][e] = (chain[0][u][e] + chain[1][u][e]) + (chain[2][u][e] + chain[3][u][e]);
 }
 
-/* No score where the row may not see a position. first: the share's first one. */
+/* Sets a score to -infinity where the row may not see the position. first: the share's first
+ * position. */
 DEV void latent_mask(const struct warp_context *c, struct latent_sight w, uint32_t first,
                      float p[2][4]) {
 #pragma unroll
@@ -148,8 +149,8 @@ DEV void latent_mask(const struct warp_context *c, struct latent_sight w, uint32
         }
 }
 
-/* The part at `first`, whose positions and queries are there: probabilities to all warps. most: the
- * largest scores of the lane's rows. */
+/* Publishes the probabilities of the part at `first`, whose positions and queries have arrived, to
+ * all warps. most: the largest scores of the lane's rows. */
 template <bool PAGED>
 DEV void latent_weigh(const struct warp_context *c, struct latent_sight w, uint32_t first,
                       float most[2]) {
@@ -172,14 +173,14 @@ DEV void latent_weigh(const struct warp_context *c, struct latent_sight w, uint3
 
 /* ---- outputs ---- */
 
-/* Of the lane's rows: out[n][i] is of columns [8 i, 8 i + 8) of line number warp + WARPS n, as a
- * product leaves them. */
+/* State of the lane's rows: out[n][i] has columns [8 i, 8 i + 8) of line number warp + WARPS n,
+ * laid out like the result of a product. */
 struct latent_state {
     float max[2], sum[2];
     float out[LATENT_OF_A_WARP][8][4];
 };
 
-/* The part at `first`, for the warp's columns. */
+/* State of the part at `first`, for the warp's columns. */
 template <bool PAGED>
 DEV void latent_outputs(const struct warp_context *c, struct latent_sight w, uint32_t first,
                         const float most[2], struct latent_state *y) {
@@ -208,13 +209,13 @@ DEV void latent_outputs(const struct warp_context *c, struct latent_sight w, uin
 
 /* ---- results ---- */
 
-/* The first of the two columns that the lane has of out[n][i]. */
+/* The first of the lane's two columns of out[n][i]. */
 DEV uint32_t latent_column(const struct warp_context *c, uint32_t n, uint32_t i) {
     return 64 * (c->warp + n * WARPS) + 8 * i + c->lane % 4 * 2;
 }
 
-/* A piece's state to where ATTENTION_MERGE finds it: to parts[rows, n_heads, n_pieces, STATE_SIZE].
- * step: of heads. */
+/* Stores a piece's state for ATTENTION_MERGE, in parts[rows, n_heads, n_pieces, STATE_SIZE]. step:
+ * of heads. */
 DEV void latent_part_store(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
                            uint32_t step, uint32_t piece, const struct latent_state *y) {
     const struct operand parts = operand_of(task->out, task, CUDA_OUT_FLAGGED);

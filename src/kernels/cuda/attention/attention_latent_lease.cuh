@@ -1,12 +1,13 @@
 /* attention_latent_lease.cuh - LATENT in a lease (matmul_tile.cuh): ATTENTION of whole contexts,
- * and ATTENTION_SPLIT of pieces where positions do not come as pages (attention_latent_pages.cuh).
+ * and ATTENTION_SPLIT of pieces where positions are not loaded as pages
+ * (attention_latent_pages.cuh).
  *
- * An item is a token row and up to 16 of its heads, in ATTENTION_SPLIT one of the row's pieces,
- * too.
+ * An item is a token row and up to 16 of its heads, in ATTENTION_SPLIT also one of the row's
+ * pieces.
  *
- *   before the event   the first part's positions that earlier iterations wrote are asked for, and
- *                      where the others will lie in the cache is looked up
- *   after it           the others are asked for; then attention_latent.cuh, part by part
+ *   before the event   request the first part's positions that earlier iterations wrote; look up
+ *                      where the others will lie in the cache
+ *   after it           request the others; then attention_latent.cuh, part by part
  *
  * Shared memory: shares of a part, from its start.
  */
@@ -47,8 +48,9 @@ DEV struct latent_item latent_item_of(const struct cuda_task *task, uint32_t i) 
 
 /* ---- a part's positions ---- */
 
-/* The first of the warp's positions of the part at `first`, some of one share. Here the thread
- * reads its number anew: what follows from it would else stay in registers through the products. */
+/* The first of the warp's positions of the part at `first`, which lie in one share. The thread
+ * reads its number anew here. Otherwise what follows from it would stay in registers through the
+ * products. */
 enum { LATENT_MINE = LATENT_PART / WARPS };
 DEV uint32_t latent_own(uint32_t first) {
     return first + thread_here() / 32 * LATENT_MINE;
@@ -58,8 +60,8 @@ DEV char *latent_share(uint32_t first, uint32_t position) {
     return shared_memory + (position - first) / SHARE_POSITIONS * LATENT_SHARE_BYTES;
 }
 
-/* Where in the cache the lane's one of the warp's positions lies, if the row sees it; where the
- * cache has whole shares, lanes' positions follow each other. */
+/* Cache row of the lane's position among the warp's, if the row sees it. Where the cache has whole
+ * shares, the lanes' positions follow each other in it. */
 DEV uint32_t latent_own_row(const struct latent_item *w, uint32_t first) {
     const uint32_t own = latent_own(first) + thread_here() % 32 % LATENT_MINE;
     return own >= w->sees.lo && own < w->sees.hi ? kv_row(&SHARED->batch, w->slot, own) : 0;
@@ -78,17 +80,17 @@ DEV struct latent_wanted latent_wanted_of(const struct latent_item *w, uint32_t 
     return r;
 }
 
-/* Bulk copies bring a line of the warp's positions, in the order that the cache has. */
+/* Whether bulk copies load a line of the warp's positions at a time, in the order of the cache. */
 #define LATENT_IN_BULK (HAS_BULK_COPIES && LATENT_BY_LINES)
 
-/* Positions of a part are asked for twice at most: before the event and after it. */
+/* Positions of a part are requested at most twice: before the event and after it. */
 enum { LATENT_AHEAD, LATENT_REST, LATENT_ASKS };
 
 #if LATENT_IN_BULK
 
-/* A warp asks for those of its positions of the part at `first` that the row sees and that lie in
- * [from, end). own_row: latent_own_row. Each ask that one warp makes all make: they say so at the
- * ask's barrier. */
+/* Requests the warp's positions of the part at `first` that the row sees and that lie in [from,
+ * end). own_row: latent_own_row. If one warp makes an ask, all warps do: each arrives at the ask's
+ * barrier. */
 DEV void latent_ask(const struct cuda_task *task, const struct latent_item *w, uint32_t first,
                     uint32_t from, uint32_t end, uint32_t own_row, uint32_t ask) {
     const struct latent_wanted r = latent_wanted_of(w, first, from, end);
@@ -104,19 +106,19 @@ DEV void latent_ask(const struct cuda_task *task, const struct latent_item *w, u
     share_end(full, lane);
 }
 
-/* Waits for an ask of all warps. */
+/* Waits for the copies of an ask of all warps. */
 DEV void latent_await(uint32_t ask) {
     barrier_wait_acquire_cta(&SHARED->piece_full[ask], SHARED->pieces.phase >> ask & 1);
 }
 
-/* One thread says after a barrier behind it which asks, a bit each, have been awaited. */
+/* Called after the next barrier: thread 0 flips the phases of the awaited asks, a bit each. */
 DEV void latent_awaited(uint32_t asks) {
     if (thread_here() == 0) SHARED->pieces.phase ^= asks;
 }
 
 #else
 
-/* The same by all lanes: asks are awaited together. */
+/* The same without bulk copies, by all lanes. All asks are awaited together. */
 DEV void latent_ask(const struct cuda_task *task, const struct latent_item *w, uint32_t first,
                     uint32_t from, uint32_t end, uint32_t own_row, uint32_t ask) {
     (void)ask;
@@ -143,8 +145,8 @@ DEV void latent_awaited(uint32_t asks) {
 
 #endif
 
-/* A warp clears those of its positions of the part at `first` that the row does not see, in shares
- * of which it sees some. */
+/* Clears the warp's positions of the part at `first` that the row does not see, if it sees others
+ * of their share. */
 DEV void latent_clear(const struct warp_context *c, const struct latent_item *w, uint32_t first) {
     const uint32_t mine = latent_own(first), end = mine + LATENT_MINE;
     const uint32_t share = (mine - first) / SHARE_POSITIONS;
@@ -155,14 +157,14 @@ DEV void latent_clear(const struct warp_context *c, const struct latent_item *w,
 
 /* ---- the task ---- */
 
-/* What lies in the lease: of the part that begins at `first` all before `end` that the row sees. */
+/* The content of the lease: all positions of the part at `first` below `end` that the row sees. */
 struct latent_held {
     uint32_t row, first, end;
     uint32_t own_row; /* of this part: latent_own_row */
     uint32_t asked;   /* a bit for each ask that was not awaited */
 };
 
-/* Asks for a part's positions before `end`, and clears others. */
+/* Requests a part's positions below `end` and clears unseen ones. */
 DEV struct latent_held latent_begin(const struct warp_context *c, const struct cuda_task *task,
                                     const struct latent_item *w, uint32_t first, uint32_t end) {
     const uint32_t own_row = latent_own_row(w, first);
@@ -177,14 +179,14 @@ DEV uint32_t latent_first(const struct latent_item *w) {
     return max(w->piece * ATTENTION_PIECE, w->sees.lo / LATENT_PART * LATENT_PART);
 }
 
-/* The item's first part, as far as earlier iterations wrote it. */
+/* Requests the item's first part, as far as earlier iterations wrote it. */
 DEV struct latent_held latent_ahead(const struct warp_context *c, const struct cuda_task *task,
                                     const struct latent_item *w) {
     const uint32_t first = latent_first(w);
     return latent_begin(c, task, w, first, max(min(w->fresh, first + LATENT_PART), first));
 }
 
-/* Asks for what is missing of the part at `at`. */
+/* Requests the missing positions of the part at `at`. */
 DEV void latent_rest(const struct warp_context *c, const struct cuda_task *task,
                      const struct latent_item *w, uint32_t at, struct latent_held *held) {
     const uint32_t end = min(w->sees.hi, at + LATENT_PART);
@@ -198,7 +200,7 @@ DEV void latent_rest(const struct warp_context *c, const struct cuda_task *task,
     }
 }
 
-/* Waits for all that was asked for, with all warps. */
+/* Waits for all requested positions, together with all warps. */
 DEV void latent_arrive(struct latent_held *held) {
 #pragma unroll
     for (uint32_t ask = 0; ask < LATENT_ASKS; ask++)
@@ -208,7 +210,7 @@ DEV void latent_arrive(struct latent_held *held) {
     held->asked = 0;
 }
 
-/* Adds the next part's or piece's state to that of those before. */
+/* Merges the next part's or piece's state into that of those before. */
 DEV void latent_merge(struct latent_state *y, const struct latent_state *next) {
 #pragma unroll
     for (int h = 0; h < HEAD_HALVES; h++) {
@@ -225,7 +227,7 @@ DEV void latent_merge(struct latent_state *y, const struct latent_state *next) {
     }
 }
 
-/* Parts of the item's piece at hand, which begins at `first`. */
+/* Runs the parts of the item's piece that begins at `first`. */
 DEV void latent_piece(const struct warp_context *c, const struct cuda_task *task,
                       const struct latent_item *w, uint32_t first, struct latent_held *held,
                       struct latent_state *y) {
@@ -245,11 +247,11 @@ DEV void latent_piece(const struct warp_context *c, const struct cuda_task *task
             latent_merge(y, &part);
         }
         page_copy_fence_shared(); /* bulk copies will write where these threads did */
-        sync_compute();           /* the positions and the probabilities are read */
+        sync_compute();           /* all have read positions and probabilities */
     }
 }
 
-/* A context's output. */
+/* Stores the output of a whole context. */
 DEV void latent_store(const struct warp_context *c, const struct cuda_task *task,
                       const struct latent_item *w, const struct latent_state *y) {
 #pragma unroll
@@ -287,7 +289,8 @@ DEV void latent_run(const struct warp_context *c, const struct cuda_task *task,
         latent_store(c, task, w, &all);
 }
 
-/* A slice without items leaves the ring alone, as the loader knows. False: the launch ends. */
+/* A slice without items takes no lease, and the loader sends no pages for it. False: the launch
+ * ends. */
 DEV bool run_attention_latent(struct warp_context *c, const struct cuda_task *task) {
     struct latent_held held = {~0u, 0, 0, 0, 0};
     struct latent_item w = {};

@@ -1,14 +1,14 @@
-/* attention_latent_pages.cuh - LATENT by pages: ATTENTION_SPLIT where positions of latents come as
- * pages, from long before the task's event on (attention_pages.cuh).
+/* attention_latent_pages.cuh - LATENT by pages: ATTENTION_SPLIT where positions of latents are
+ * loaded as pages, from long before the task's event on (attention_pages.cuh).
  *
  * An item is a piece of a token row, for up to 16 of its heads (attention_items.cuh). A warp's
- * share of it is LATENT_PAGES pages, of LATENT_PAGE_LINES lines of all its positions each.
+ * share of it is LATENT_PAGES pages. Each has LATENT_PAGE_LINES lines of all the share's positions.
  *
- *   before the event   the pages that earlier iterations wrote are there; positions that the row
- *                      does not see are cleared; where the others lie in the cache is looked up
- *   after it           the others are copied into the pages; then attention_latent.cuh
+ *   before the event   wait for the pages of what earlier iterations wrote; clear positions that
+ *                      the row does not see; look up where the others lie in the cache
+ *   after it           copy the others into the pages; then attention_latent.cuh
  *
- * Shared memory: in scratch what attention_latent.cuh has beside positions.
+ * Shared memory: queries and struct piece_shares of attention_latent.cuh lie in scratch.
  */
 #ifndef QN_CUDA_ATTENTION_ATTENTION_LATENT_PAGES_CUH
 #define QN_CUDA_ATTENTION_ATTENTION_LATENT_PAGES_CUH
@@ -24,10 +24,10 @@ static_assert(cuda_latent_others(QN_KEY_DIM) <= SCRATCH_BYTES, "in scratch");
 struct latent_share {
     uint32_t first;      /* its first position */
     uint32_t begin, end; /* positions that the iteration adds to it */
-    uint32_t row;        /* where the lane's one of the share lies in the cache, if it is added */
+    uint32_t row;        /* cache row of the lane's position, if the iteration adds it */
 };
 
-/* When the share's pages have come: what can be done before the event. */
+/* Waits for the share's pages, then does what needs no event. */
 DEV struct latent_share latent_share_of(const struct warp_context *c,
                                         const struct attention_item *w) {
     const uint32_t share = share_of_warp(c);
@@ -42,8 +42,8 @@ DEV struct latent_share latent_share_of(const struct warp_context *c,
     return s;
 }
 
-/* The positions that the iteration adds to the share, from the cache into its pages. As many chunks
- * as a position has are on their way at once; beyond the last one that again. */
+/* Copies the positions that the iteration adds to the share from the cache into its pages. The warp
+ * loads as many chunks at once as a position has. Past the end the last chunk is repeated. */
 DEV void latent_share_add(const struct warp_context *c, const struct cuda_task *task,
                           const struct latent_share *s) {
     constexpr uint32_t CHUNKS = QN_KEY_DIM / 8, N = (CHUNKS + 31) / 32;
@@ -67,14 +67,14 @@ DEV void latent_share_add(const struct warp_context *c, const struct cuda_task *
     }
 }
 
-/* What all warps have read. */
+/* Releases the item's pages after all warps have read them. */
 DEV void latent_pages_release(struct warp_context *c) {
     page_copy_fence_shared(); /* bulk copies will write where these threads did */
     sync_compute();
     for (uint32_t n = 0; n < LATENT_PAGES; n++) page_release(c);
 }
 
-/* new_queries: those of the item before are of another row or step of heads. */
+/* new_queries: the item before had another row or step of heads. */
 DEV void latent_pages_item(struct warp_context *c, const struct cuda_task *task,
                            const struct attention_item *w, const struct latent_share *s,
                            bool new_queries) {

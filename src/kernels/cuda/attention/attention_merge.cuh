@@ -1,10 +1,10 @@
-/* attention_merge.cuh - MERGE: ATTENTION_MERGE: the states of a row's pieces, merged in order of
+/* attention_merge.cuh - MERGE, of ATTENTION_MERGE: merges the states of a row's pieces in order of
  * position into the output of a head.
  *
  * Short contexts: one warp per row, head and 64 columns. Long ones: all warps together, head after
- * head. What a piece's state is multiplied with follows from the maxima alone, so it is found for
- * up to 256 pieces at once; then a warp has 16 columns and adds the pieces in order, many of them
- * on their way. Both ways do the same operations on the same numbers.
+ * head. The factors of a piece's state follow from the maxima alone, so they are computed for up to
+ * 256 pieces at once. Then each warp adds the pieces in order for 16 columns and loads many pieces
+ * ahead. Both ways do the same operations on the same numbers.
  *
  * Bytes: (width of a value + 2) * 4 per piece, from L2 where it fits.
  *
@@ -21,7 +21,7 @@ enum {
     MERGE_LONG = 9, /* pieces; from here on a warp alone is slower */
     MERGE_SUMS = 2048,
     MERGE_MAX = 3072,
-    MERGE_COLUMNS = 16, /* of a warp in long contexts: 16 lanes add even pieces, 16 odd ones */
+    MERGE_COLUMNS = 16, /* of a warp in long contexts: 16 lanes load even pieces, 16 odd ones */
 };
 
 /* The states of a head's pieces from number `first` on. head: counted over all rows. */
@@ -30,7 +30,7 @@ DEV struct operand merge_parts(const struct cuda_task *task, uint64_t head, uint
                         (head * task->n_pieces + first) * STATE_SIZE);
 }
 
-/* A column of a head, by each lane of a warp; the lanes' columns follow each other. */
+/* Each lane of a warp stores a column of a head; the lanes' columns follow each other. */
 DEV void merge_store(const struct cuda_task *task, uint64_t head, uint32_t column, float v) {
     if (task->flags & CUDA_OUT_PAIRED) {
         const float next = __shfl_down_sync(~0u, v, 1);
@@ -47,7 +47,7 @@ DEV void merge_store(const struct cuda_task *task, uint64_t head, uint32_t colum
 struct merge_item {
     struct operand part;
     uint32_t n, column; /* column: the lane's first one */
-    uint64_t head;      /* of all rows' */
+    uint64_t head;      /* counted over all rows */
 };
 
 enum { COLUMN_GROUPS = (QN_VALUE_DIM + 63) / 64 };
@@ -65,9 +65,9 @@ DEV struct merge_item merge_item_of(const struct warp_context *c, const struct c
     return m;
 }
 
-/* All pieces are asked for at once, until all are there; then the hint goes, if not NULL. No branch
- * on the way: the last piece stands for those beyond, which change nothing. FLAGGED: what the
- * pieces are. */
+/* Loads all pieces at once, and again until all have arrived. Then it sends the hint, if not NULL.
+ * There is no branch on the way: the last piece stands for the missing ones, which change nothing.
+ * FLAGGED: whether pieces carry flags. */
 template <bool FLAGGED>
 DEV void merge_pieces_short(const struct cuda_task *task, const struct merge_item *m,
                             uint32_t *hint) {
@@ -118,7 +118,7 @@ DEV void merge_short(const struct cuda_task *task, struct merge_item m, uint32_t
 
 /* ---- long contexts ---- */
 
-/* The largest value of this thread and those before it. */
+/* The largest value of this lane and those before it. */
 DEV float merge_scan(const struct warp_context *c, float v) {
     for (uint32_t by = 1; by < 32; by *= 2) {
         const float before = __shfl_up_sync(~0u, v, by);
@@ -127,8 +127,9 @@ DEV float merge_scan(const struct warp_context *c, float v) {
     return v;
 }
 
-/* Factors and sums of n <= 256 pieces into scratch; `mine`: maximum and sum of piece number thread.
- * `max`: of all pieces before; returns that of these, too. Ends with a barrier. */
+/* Stores factors and sums of n <= 256 pieces in scratch. mine: maximum and sum of the piece with
+ * the thread's number. max: of all pieces before; returns that of these, too. Ends with a
+ * barrier. */
 DEV float merge_scales(const struct warp_context *c, float2 mine, uint32_t n, float max) {
     float2 *factors = (float2 *)SCRATCH;
     float *sums = (float *)(SCRATCH + MERGE_SUMS), *warp_max = (float *)(SCRATCH + MERGE_MAX);
@@ -151,12 +152,12 @@ DEV float merge_scales(const struct warp_context *c, float2 mine, uint32_t n, fl
     return max;
 }
 
-/* A head so far, one column of it. */
+/* State of a head so far, of one column. */
 struct merged {
     float max, sum, out;
 };
 
-/* Adds pieces number i, an even one, and i + 1 of those at hand. */
+/* Adds pieces i, an even number, and i + 1, whose factors are in scratch. */
 DEV void merge_add(uint32_t i, float even, float odd, struct merged *y) {
     const float4 f = *(const float4 *)(SCRATCH + 8 * i);
     const float2 sums = *(const float2 *)(SCRATCH + MERGE_SUMS + 4 * i);
@@ -165,9 +166,9 @@ DEV void merge_add(uint32_t i, float even, float odd, struct merged *y) {
     y->sum = merge_value(&m[1], merge_value(&m[0], y->sum, sums.x), sums.y);
 }
 
-/* n <= 256 pieces at `part`, all warps; the lane's column. FLAGGED: what `part` is. No branches
- * where a piece is added: what it takes is there before. So the last piece is read again for those
- * beyond, whose factor is 0. */
+/* Adds n <= 256 pieces at `part`, by all warps, for the lane's column. FLAGGED: whether `part`
+ * carries flags. Pieces are loaded ahead and added without branches. So the last piece is read
+ * again for the missing ones, whose factor is 0. */
 template <bool FLAGGED>
 DEV void merge_pieces(const struct warp_context *c, struct operand part, uint32_t n,
                       uint32_t column, struct merged *y) {
@@ -208,7 +209,7 @@ DEV void merge_pieces(const struct warp_context *c, struct operand part, uint32_
         }
 }
 
-/* A head, counted over all rows, whose n_all pieces begin with `first`. */
+/* Merges a head, counted over all rows, whose n_all pieces begin with `first`. */
 DEV void merge_long(const struct warp_context *c, const struct cuda_task *task, uint64_t head,
                     uint32_t first, uint32_t n_all) {
     const uint32_t column = c->warp * MERGE_COLUMNS + c->lane % MERGE_COLUMNS;
@@ -232,7 +233,7 @@ DEV void merge_long(const struct warp_context *c, const struct cuda_task *task, 
     }
 }
 
-/* A function of its own: its registers stay away from short contexts. */
+/* A separate function, whose registers do not burden short contexts. */
 CODE(void, attention_merge_long, const struct cuda_args *args, const struct cuda_task *task) {
     const struct warp_context c = context_of(args, threadIdx.x, 0, 0);
     const uint32_t heads = task->unit1 - task->unit0;
@@ -246,8 +247,8 @@ CODE(void, attention_merge_long, const struct cuda_args *args, const struct cuda
     }
 }
 
-/* Waits for the event, unless few pieces say themselves when they are there; false: the launch
- * ends. All but the pieces is found before. */
+/* Waits for the event, unless the context is short and its pieces are polled (wait_data). False:
+ * the launch ends. Everything but the pieces is found before. */
 DEV bool run_merge(struct warp_context *c, const struct cuda_task *task) {
     const uint32_t heads = task->unit1 - task->unit0;
     const uint32_t end = min(task->row1, SHARED->batch.rows.n_rows);

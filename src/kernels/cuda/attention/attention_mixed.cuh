@@ -1,10 +1,10 @@
 /* attention_mixed.cuh - MIXED: ATTENTION of rows that are too few for PREFILL, or of many requests:
- * whole contexts, a step at a time, two warps on each.
+ * whole contexts, a step at a time, two warps per step.
  *
- * Of a unit's keys (attention_mixed_parts.cuh) the two warps take every other share and keep the
- * scores. They tell each other the largest, then probabilities, by way of scratch, and each has
- * half of the columns of the values, of all positions, and what has been added up so far in
- * registers. A block works on four steps at a time.
+ * Each of the two warps takes every other share of a unit's keys (attention_mixed_parts.cuh) and
+ * keeps the scores. Through scratch they exchange the largest scores, then probabilities. Then each
+ * processes half of the values' columns, of all positions, and keeps the sums so far in registers.
+ * A block works on four steps at a time.
  *
  * Bytes: 2 * ATTENTION_PIECE * head_dim * 2 a unit.
  *
@@ -19,8 +19,8 @@
 #include "kernels/cuda/attention/attention_mixed_parts.cuh"
 #include "kernels/cuda/matmul/matmul_tile.cuh"
 
-/* Of a unit that two warps have: the largest score of each's shares in each row; the lanes' sums of
- * each share and its probabilities. */
+/* What two warps exchange about a unit: the largest score of each one's shares in each row; the
+ * lanes' sums of each share and its probabilities. */
 struct pair_shares {
     float most[2][16], sum[HEAD_HALVES][WARPS][32];
     probs_t probs[WARPS][32];
@@ -39,12 +39,13 @@ DEV struct pair_shares *shares_of(const struct warp_context *c) {
     return (struct pair_shares *)(SCRATCH + SHARES_AT) + c->warp / 2;
 }
 
-/* The key of the unit's fresh position, and the warp's half of its value after it. */
+/* Where the key of the unit's fresh position lies, and after it the warp's half of its value. */
 DEV char *fresh_of(const struct warp_context *c) {
     return SCRATCH + FRESH_AT + c->warp * FRESH_BYTES;
 }
 
-/* Asks for them, where the unit has one; the lane's chunks of 16 bytes. */
+/* Loads this key and half of the value, if the unit has a fresh position: the lane's chunks of 16
+ * bytes. */
 enum { FRESH_CHUNKS = (FRESH_BYTES / 16 + 31) / 32, FRESH_KEY = QN_HEAD_DIM / 8 };
 struct steps_fresh {
     uint4 chunk[FRESH_CHUNKS];
@@ -68,7 +69,7 @@ DEV struct steps_fresh fresh_ask(const struct warp_context *c, const struct cuda
     return fresh;
 }
 
-/* They lie in order, not swapped. */
+/* Stores the chunks in order, not swapped. */
 DEV void fresh_store(const struct warp_context *c, const struct steps_fresh *fresh) {
 #pragma unroll
     for (int n = 0; n < FRESH_CHUNKS; n++)
@@ -76,22 +77,23 @@ DEV void fresh_store(const struct warp_context *c, const struct steps_fresh *fre
             *((uint4 *)fresh_of(c) + c->lane + 32 * n) = fresh->chunk[n];
 }
 
-/* The row that the lane names: position number n of the share that begins at `first` and whose rows
- * are at `share`, `pitch` bytes apart. The fresh one is repeated beyond. */
+/* The row that the lane addresses: position number n of the share that begins at `first`. The
+ * share's rows lie at `share`, `pitch` bytes apart. From the fresh position on it is the fresh
+ * row. */
 DEV struct kv_lane part_row(const struct steps_unit *unit, const char *share, uint32_t pitch,
                             uint32_t first, uint32_t n, const char *fresh) {
     if (first + n >= unit->fresh) return {fresh, 128, 0};
     return {share + n * pitch, 128, n % 8};
 }
 
-/* What a warp adds up, of the lane's rows and of its half of the columns, of a step or of one of
- * its units: pair of eights number i has columns [16 i, 16 i + 16). */
+/* A warp's state of a step or of one of its units, for the lane's rows and the warp's half of the
+ * columns. out[i] has columns [16 i, 16 i + 16) of the half. */
 struct steps_state {
     float max[2], sum[2];
     float out[HALF_PAIRS][2][4];
 };
 
-/* Of the warp's shares the lane's scores, those of the last part last. */
+/* The lane's scores of the warp's shares, those of the last part last. */
 struct steps_scores {
     float p[PARTS_OF_A_PIECE][2][2 * HEAD_HALVES];
 };
@@ -128,7 +130,7 @@ DEV void part_scores(const struct warp_context *c, const struct steps_unit *unit
                 x->p[i][u][e] = i + 1 < PARTS_OF_A_PIECE ? x->p[i + 1][u][e] : p[u][e];
 }
 
-/* The unit's largest scores of the lane's rows, which both warps have made. */
+/* The unit's largest scores of the lane's rows, over the shares of both warps. */
 DEV void unit_most(const struct warp_context *c, const struct steps_scores *x, float most[2]) {
     struct pair_shares *shares = shares_of(c);
 #pragma unroll
@@ -147,7 +149,7 @@ DEV void unit_most(const struct warp_context *c, const struct steps_scores *x, f
         most[h] = fmaxf(most[h], shares->most[half_of(c) ^ 1][c->lane / 4 + 8 * h]);
 }
 
-/* Probabilities of the unit's parts for both warps; its maxima and sums. */
+/* Stores probabilities of the unit's parts for both warps, its maxima and sums in y. */
 DEV void unit_probs(const struct warp_context *c, const struct parts_range *parts,
                     const struct steps_scores *x, struct steps_state *y) {
     struct pair_shares *shares = shares_of(c);
@@ -184,7 +186,7 @@ DEV void unit_probs(const struct warp_context *c, const struct parts_range *part
     }
 }
 
-/* The outputs of the two shares of a part onto the unit's. */
+/* Adds the outputs of a part's two shares to the unit's. */
 DEV void part_outputs(const struct warp_context *c, const struct steps_unit *unit, uint32_t slot,
                       uint32_t n, struct steps_state *y) {
 #pragma unroll 1
@@ -200,7 +202,7 @@ DEV void part_outputs(const struct warp_context *c, const struct steps_unit *uni
     }
 }
 
-/* A unit's sums onto the step's. */
+/* Merges a unit's state into the step's. */
 DEV void step_merge(struct steps_state *step, const struct steps_state *unit) {
 #pragma unroll
     for (int h = 0; h < HEAD_HALVES; h++) {
@@ -217,7 +219,7 @@ DEV void step_merge(struct steps_state *step, const struct steps_state *unit) {
     }
 }
 
-/* The step's outputs. */
+/* Stores the step's outputs. */
 DEV void steps_store(const struct warp_context *c, const struct cuda_task *task,
                      const struct attention_step *s, const struct steps_state *y) {
     const uint32_t begin = half_of(c) * HALF_COLUMNS;
@@ -238,7 +240,7 @@ DEV void steps_store(const struct warp_context *c, const struct cuda_task *task,
     }
 }
 
-/* Two warps' steps. The first units are known, and asked for. */
+/* Runs two warps' steps. The first units are known, and their parts requested. */
 DEV void steps_run(const struct warp_context *c, const struct cuda_task *task,
                    struct parts_cursor *ask) {
     struct steps_state step = {};
@@ -267,11 +269,11 @@ DEV void steps_run(const struct warp_context *c, const struct cuda_task *task,
                 part_scores(c, unit, &rows, slot, parts.first + i, &scores);
             else
                 part_outputs(c, unit, slot, parts.first + i - n, &y);
-            __syncwarp(); /* nobody reads the slot any more */
+            __syncwarp(); /* no lane reads the slot any more */
             slot = slot_next(ask->pages, slot);
             part_next(c, task, ask);
         }
-        barrier_sync_pair(c->warp / 2); /* the other one has read the probabilities, too */
+        barrier_sync_pair(c->warp / 2); /* the other warp has read the probabilities, too */
         step_merge(&step, &y);
         if (unit->piece + 1 < unit->piece_end) continue;
         steps_store(c, task, &unit->step, &step);
@@ -279,7 +281,7 @@ DEV void steps_run(const struct warp_context *c, const struct cuda_task *task,
     }
 }
 
-/* The first units are found, and what is in the cache asked for, before the event. False: the
+/* Finds the first units, and requests what is already in the cache, before the event. False: the
  * launch ends. */
 DEV bool run_attention(struct warp_context *c, const struct cuda_task *task) {
     struct parts_cursor ask = {};

@@ -1,15 +1,15 @@
-/* attention_mixed_parts.cuh - what two warps that share ATTENTION's steps work on
- * (attention_mixed.cuh), and how its bytes come.
+/* attention_mixed_parts.cuh - the units and parts on which two warps of MIXED work
+ * (attention_mixed.cuh), and how their bytes are loaded.
  *
- * A *unit* is a piece of a step. A *part* is what a warp reads of 32 of its positions: the keys of
- * 16, or half of the values' columns of all 32. Each warp asks for its parts into a ring of its
- * own, void pages that the loader gives it: STEPS_DEPTH of them, so that weights of the next task
- * may have the others.
+ * A *unit* is a piece of a step. A *part* is what a warp reads of 32 of a unit's positions: the
+ * keys of 16, or half of the values' columns of all 32. Each warp loads its parts into a ring of
+ * its own: STEPS_DEPTH void pages that the loader gives it. Weights of the next task may use the
+ * other pages.
  *
- * Where a step is one token and its request has no other in the iteration (decode), all but the
- * token's own key and value, its *fresh* position, was in the cache before: as many parts as the
- * ring holds are asked for before the task's event. Of other steps everything is asked for after
- * it. Each further part is asked for when one before has been used.
+ * Where a step is one token and its request has none before it in the iteration (decode), all but
+ * the token's own key and value, its *fresh* position, is already in the cache. Then as many parts
+ * as the ring holds are requested before the task's event. Other steps request everything after
+ * it. Each further part is requested when an earlier one has been used.
  *
  * Scratch: attention_mixed.cuh.
  */
@@ -45,12 +45,12 @@ enum {
     PAGE_ROOM = CUDA_PAGE_BYTES / PART_BYTES,
     PAGE_PARTS = PAGE_ROOM < 3 ? PAGE_ROOM : 3, /* of a page */
     PART_SLOTS = STEPS_DEPTH * PAGE_PARTS,
-    UNITS_AHEAD = PART_SLOTS / 2 + 1, /* that may be asked for: a unit has two parts at least */
+    UNITS_AHEAD = PART_SLOTS / 2 + 1, /* that may be requested: a unit has two parts at least */
 };
 static_assert(PART_SLOTS > 0 && UNITS_AHEAD < STEPS_UNITS, "attention's ring");
 static_assert(ATTENTION_PIECE == 8 * 16 && PARTS_OF_A_PIECE == 4, "eight shares");
 
-/* Which half of its two warps' work a warp has. */
+/* Which half of a pair's work the warp does. */
 DEV uint32_t half_of(const struct warp_context *c) {
     return c->warp % 2;
 }
@@ -76,7 +76,8 @@ DEV uint32_t same_slot(const struct block_shared *b, uint32_t row, uint32_t end)
     return n;
 }
 
-/* Items are of fewer tokens where there would be one for half of all pairs of warps at most. */
+/* The list of two warps. Its items have fewer tokens where at most half of all pairs of warps would
+ * have one. */
 DEV struct steps_list list_begin(const struct warp_context *c, const struct cuda_task *task) {
     struct steps_list l = {0, 0, 0, 0, FEW_TOKENS, task_window(task) != 0};
     uint64_t item, last;
@@ -132,7 +133,8 @@ DEV struct steps_list *list_of(const struct warp_context *c) {
     return (struct steps_list *)(SCRATCH + LISTS_AT) + c->warp;
 }
 
-/* The task's first unit and list, found once an iteration as in items_first, to scratch. */
+/* Stores the task's first unit and list in scratch. They are found once an iteration, as in
+ * items_first. */
 DEV void units_begin(const struct warp_context *c, const struct cuda_task *task) {
     struct warp_state *mine = &SHARED->warp[c->warp];
     const uint64_t key =
@@ -149,7 +151,7 @@ DEV void units_begin(const struct warp_context *c, const struct cuda_task *task)
     __syncwarp();
 }
 
-/* Finds unit number u, which follows another. */
+/* Finds unit number u, the one after unit u - 1. */
 CODE(void, unit_find, uint32_t u) {
     const struct warp_context c = context_of(&SHARED->args, threadIdx.x, 0, 0);
     if (c.lane != 0) return;
@@ -161,7 +163,7 @@ CODE(void, unit_find, uint32_t u) {
     *unit_of(&c, u) = unit;
 }
 
-/* The same, or that there is none. No lane reads unit u - STEPS_UNITS any more. */
+/* The same, or notes that there is none. No lane reads unit u - STEPS_UNITS any more. */
 DEV void unit_known(const struct warp_context *c, uint32_t u) {
     __syncwarp();
     if (unit_of(c, u - 1)->more)
@@ -186,7 +188,7 @@ DEV struct parts_range parts_of(const struct steps_unit *unit) {
 
 /* A place in the order of parts. */
 struct parts_cursor {
-    uint32_t unit, part; /* of all of the unit */
+    uint32_t unit, part; /* part: among all of the unit's */
     uint32_t slot;       /* where it goes: bytes from the ring's begin */
     uint32_t pages;      /* the sum of where the warp's two pages begin */
     uint32_t asked;      /* parts so far, of the first PART_SLOTS */
@@ -212,8 +214,8 @@ DEV uint32_t part_first(const struct steps_unit *unit, uint32_t n) {
     return unit->piece * ATTENTION_PIECE + n * PART_POSITIONS;
 }
 
-/* The lane's position in a part. Beyond the last one that the step sees it is repeated: what weighs
- * nothing must be a number. */
+/* The lane's position in a part. Positions past the last one that the step sees repeat that one:
+ * values of zero weight must be numbers. */
 DEV uint32_t part_position(const struct warp_context *c, const struct steps_unit *unit,
                            uint32_t n) {
     return min(part_first(unit, n) + c->lane, unit->step.hi - 1);
@@ -233,7 +235,7 @@ DEV void cursor_places(const struct warp_context *c, struct parts_cursor *at) {
         at->place[n] = kv_block_row(block[n], part_position(c, unit, n));
 }
 
-/* To a unit's first part. */
+/* Moves the cursor to a unit's first part. */
 DEV void cursor_enter(const struct warp_context *c, struct parts_cursor *at, uint32_t u) {
     at->unit = u;
     at->part = 0;
@@ -247,9 +249,9 @@ DEV uint32_t part_chunk(uint32_t row, uint32_t chunk) {
     return chunk / 8 * 128 + (chunk % 8 ^ row % 8) * 16;
 }
 
-/* Asks for the warp's rows of a part, of keys and of values, chunk by chunk. place: of the lane's
- * position, NOWHERE: it is not wanted; first: the part's position, last: from there on rows are
- * those of `last`. */
+/* Requests the warp's rows of a part, of keys or of values, chunk by chunk. place: of the lane's
+ * position; NOWHERE: it is not wanted. first: the part's first position. last: the position that is
+ * repeated from there on. */
 enum { NOWHERE = ~0u };
 DEV void ask_keys(const struct warp_context *c, const uint16_t *kv, uint32_t place, uint32_t first,
                   uint32_t last, char *to) {
@@ -278,9 +280,10 @@ DEV void ask_values(const struct warp_context *c, const uint16_t *kv, uint32_t p
     }
 }
 
-/* The same where 16 positions lie one after the other, of the part's first n positions. place: of
- * the lane's position, or the last one there is. A lane has a chunk of every few rows, and its
- * place in a line of the cache is that in the part, but where a line is cut or not swapped. */
+/* The same for the part's first n positions, where 16 positions follow each other in the cache.
+ * place: of the lane's position, or of the last one. A lane copies one chunk of every few rows. The
+ * chunk has the same place in a line of the cache and in the part, unless a line is cut or not
+ * swapped. */
 enum {
     KEY_CHUNKS = QN_HEAD_DIM / 8,
     VALUE_CHUNKS = HALF_COLUMNS / 8,
@@ -329,7 +332,7 @@ DEV void ask_value_blocks(const struct warp_context *c, const uint16_t *kv, uint
     }
 }
 
-/* Asks for the cursor's part, into its slot, and goes on to the next. */
+/* Requests the cursor's part into its slot, and goes on to the next one. */
 DEV void part_ask(const struct warp_context *c, const struct cuda_task *task,
                   struct parts_cursor *at) {
     const struct steps_unit *unit = unit_of(c, at->unit);
@@ -362,15 +365,15 @@ DEV void part_ask(const struct warp_context *c, const struct cuda_task *task,
     if (at->part == 2 * n_keys) cursor_enter(c, at, at->unit + 1);
 }
 
-/* Asks for the next part, if there is one. */
+/* Requests the next part, if there is one. */
 DEV void part_next(const struct warp_context *c, const struct cuda_task *task,
                    struct parts_cursor *at) {
     if (at->more) part_ask(c, task, at);
     copy_commit();
 }
 
-/* Asks for the first parts, as many as there is room for. BEFORE the event: up to one that may have
- * been written by the iteration. */
+/* Requests the first parts, as many as there is room for. BEFORE the event: up to the first that
+ * the iteration may have written. */
 template <bool BEFORE>
 DEV void parts_ask(const struct warp_context *c, const struct cuda_task *task,
                    struct parts_cursor *at) {

@@ -1,11 +1,12 @@
-/* attention_pages.cuh - the loader's part of attention's work lists: what earlier iterations left
- * in the KV cache comes as pages, like weights (attention_items.cuh says which pages).
+/* attention_pages.cuh - the loader's part of attention's work lists: positions that earlier
+ * iterations wrote to the KV cache are loaded as pages, like weights (attention_items.cuh says
+ * which pages).
  *
  * Positions before the iteration's own are final when it is published, so their pages need no event
- * either. But which ones they are is not known before: a guess ends at the first such task.
+ * either. But which positions these are is not known before: a guess ends at the first such task.
  *
- * Bytes: 2 * SHARE_BYTES a share. A piece of one KV head is 64 KB at head_dim 128, which is what a
- * multiprocessor of an H100 gets of the memory in 2.8 us.
+ * Bytes: 2 * SHARE_BYTES a share. A piece of one KV head is 64 KB at head_dim 128, which a
+ * multiprocessor of an H100 gets from memory in 2.8 us.
  */
 #ifndef QN_CUDA_ATTENTION_ATTENTION_PAGES_CUH
 #define QN_CUDA_ATTENTION_ATTENTION_PAGES_CUH
@@ -13,7 +14,7 @@
 #include "kernels/cuda/attention/attention_items.cuh"
 #include "kernels/cuda/block/loader.cuh"
 
-/* The block that holds a position of a row. */
+/* The KV block that holds a position of a row. */
 DEV uint32_t pages_block(const struct attention_item *w, uint32_t position) {
     const struct rt_batch *b = &SHARED->batch;
     const int32_t *table = b->block_table + (uint64_t)w->slot * b->max_blocks;
@@ -57,8 +58,8 @@ DEV struct pages_step pages_step(const struct loader *l, const struct attention_
     return step;
 }
 
-/* The task's first item, and where it lies. Slices are the same in every layer of one window (see
- * items_first), and so are the blocks of all layers: it is found once an iteration. */
+/* The task's first item, and where it lies, found once an iteration. Slices are the same in every
+ * layer of one window (see items_first), and blocks are the same in all layers. */
 DEV void pages_first(struct loader *l, const struct loader_task *t, const struct cuda_task *from) {
     const struct block_shared *s = SHARED;
     const uint32_t key = items_key(t->kind, t->window, t->unit0);
@@ -81,8 +82,8 @@ DEV const uint16_t *pages_at(const struct run_blocks *blocks, const uint16_t *kv
 }
 
 #if HAS_BULK_COPIES
-/* The page of a share of whose last eight positions not all are there, where rows of eight lie by
- * 64 columns: other blocks may store the others now. */
+/* The page of a share whose last eight positions are not all there, where rows of eight lie by 64
+ * columns. Copies only the first n positions: other blocks may store the others now. */
 DEV void pages_part(const uint16_t *k, uint32_t n, char *to, uint64_t *full) {
     const uint32_t whole = n / 8 * 8 * KV_ROW, rest = n % 8 * KV_LINE;
     copies_begin(full, 2 * n * KV_ROW);
@@ -105,7 +106,8 @@ DEV void pages_part(const uint16_t *, uint32_t, char *, uint64_t *) {}
 /* Pages of an item. */
 #define ITEM_PAGES (SHARE_PAGES * WARPS)
 
-/* The pages of item number i of a step: of each share both keys and values, or first all keys. */
+/* The pages of item number i of a step: keys and values of each share together, or first all
+ * keys. */
 DEV bool pages_item(struct loader *l, const uint16_t *kv, const struct share_place *of_lane,
                     uint32_t i) {
 #pragma unroll 1
@@ -152,8 +154,7 @@ DEV void pages_lines(const uint16_t *kv, uint32_t line, uint32_t lines, uint32_t
     copies_end(full);
 }
 
-/* The pages of item number i of a step, of latents: the first lines of each share, then the next
- * ones. */
+/* The same for latents: first the first lines of each share, then the next ones. */
 DEV bool pages_latents(struct loader *l, const uint16_t *kv, const struct share_place *of_lane,
                        uint32_t i) {
     constexpr uint32_t PAGES = LATENT_PAGES * WARPS;
@@ -197,8 +198,7 @@ DEV void pages_scattered(const struct loader *l, const uint16_t *kv, const struc
     share_end(full, l->lane);
 }
 
-/* The pages of the item's piece number i where a block of the cache has less than a share: one by
- * one. */
+/* The pages of the item's piece number i, one by one, where a KV block holds less than a share. */
 DEV bool pages_item_scattered(struct loader *l, const uint16_t *kv, const struct attention_item *w,
                               uint32_t i) {
 #pragma unroll 1
@@ -217,7 +217,7 @@ DEV bool pages_item_scattered(struct loader *l, const uint16_t *kv, const struct
 
 /* A page of a run: RUN_POSITIONS of k, or of v. */
 struct run_page {
-    const uint16_t *half[2]; /* the other one follows the one, but where blocks are smaller */
+    const uint16_t *half[2]; /* half[1] follows half[0] in memory, unless blocks are smaller */
     bool is_void;
 };
 
@@ -232,7 +232,7 @@ DEV struct run_page pages_run_page(const struct run_blocks *blocks, const uint16
     return p;
 }
 
-/* The pages of a run of n items. Void ones do not count as under way. Where the next ones lie is
+/* The pages of a run of n items. Void pages do not count as under way. Where the next pages lie is
  * found while there is no room. */
 DEV bool pages_run(struct loader *l, uint32_t n, const uint16_t *kv,
                    const struct run_blocks *blocks) {
@@ -263,7 +263,7 @@ DEV bool pages_run(struct loader *l, uint32_t n, const uint16_t *kv,
     return true;
 }
 
-/* Item number i of a step, whose shares each lie in one block. */
+/* The pages of item number i of a step, whose shares each lie in one block. */
 DEV bool pages_one(struct loader *l, const uint16_t *kv, const struct share_place *of_lane,
                    uint32_t i) {
 #if QN_HAS_latent_pages
@@ -273,7 +273,7 @@ DEV bool pages_one(struct loader *l, const uint16_t *kv, const struct share_plac
 #endif
 }
 
-/* Up to where one step goes: a run, or items one by one. */
+/* The pages of one step: a run, or items one by one. */
 DEV bool pages_of_step(struct loader *l, const uint16_t *kv, const struct attention_item *w,
                        const struct pages_step *step) {
     if (step->is_run) {
@@ -287,9 +287,9 @@ DEV bool pages_of_step(struct loader *l, const uint16_t *kv, const struct attent
     return true;
 }
 
-/* All pages of a task of ATTENTION_STEP or _WHOLE, or of ATTENTION_SPLIT of latents. Of one item:
- * in as few instructions as can be, since weights wait behind them, and compute warps for the
- * pages. */
+/* All pages of a task of ATTENTION_STEP or _WHOLE, or of ATTENTION_SPLIT of latents. A task of one
+ * item takes as few instructions as possible, because weights wait behind its pages, and compute
+ * warps wait for them. */
 DEV bool attention_pages(struct loader *l, const struct loader_task *t,
                          const struct cuda_task *from) {
     const uint16_t *kv = (const uint16_t *)t->image;
@@ -298,7 +298,7 @@ DEV bool attention_pages(struct loader *l, const struct loader_task *t,
     struct attention_item w = l->item;
     struct pages_step step = l->step;
 #pragma unroll 1
-    while (w.left > 0) { /* where the next step lies is on its way while this one is asked for */
+    while (w.left > 0) { /* the next step is looked up while this one is requested */
         struct attention_item next = w;
         items_skip(SHARED, &next, step.n_items);
         const struct pages_step next_step = pages_step(l, &next);

@@ -1,9 +1,9 @@
 /* attention_prefill.cuh - PREFILL: ATTENTION of many rows, a warp per step, all warps on one KV
- * head. Heads of more than 128 columns have MIXED instead (cuda_rows_fit).
+ * head. Heads of more than 128 columns use MIXED instead (cuda_rows_fit).
  *
- * The sums are those of attention.cuh. There a piece's shares belong to eight warps; here a warp
- * takes them one after the other for its own 16 query rows, so that a piece of keys and values,
- * once in shared memory, serves 128 query rows.
+ * The sums are those of attention.cuh. In DECODE a piece's shares belong to eight warps. Here a
+ * warp takes them one after the other for its own 16 query rows, so that a piece of keys and
+ * values, once in shared memory, serves 128 query rows.
  *
  * Bytes: a piece of one KV head, 4 * ATTENTION_PIECE * head_dim, once per eight steps; operations:
  * 4 * ATTENTION_PIECE * head_dim per query row.

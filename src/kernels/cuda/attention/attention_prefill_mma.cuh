@@ -1,9 +1,9 @@
 /* attention_prefill_mma.cuh - ATTENTION of many rows by mma.sync: a warp per step, by itself.
  *
- * Shared memory, a lease: of each warp its queries [2 * PAIRS][32 lanes] and probabilities [8
- * shares][32 lanes], 16 bytes each, at last its outputs; then one or two pieces. A piece is keys,
- * then values: ATTENTION_PIECE rows of ROW_BYTES, whose chunks of 16 bytes are swapped so that no
- * two of eight rows have one in the same banks.
+ * Shared memory, a lease: for each warp its queries [2 * PAIRS][32 lanes] and probabilities [8
+ * shares][32 lanes], 16 bytes each, in the end its outputs; then one or two pieces. A piece is
+ * keys, then values: ATTENTION_PIECE rows of ROW_BYTES. A row's chunks of 16 bytes are swapped so
+ * that no two of eight rows have one in the same banks.
  */
 #ifndef QN_CUDA_ATTENTION_ATTENTION_PREFILL_MMA_CUH
 #define QN_CUDA_ATTENTION_ATTENTION_PREFILL_MMA_CUH
@@ -33,18 +33,18 @@ DEV char *rows_piece(uint32_t buffer) {
     return shared_memory + WARPS * ROW_WORK + buffer * ROW_PIECE;
 }
 
-/* Where the cache has rows as they are to lie in shared memory, and a share's 16 positions in one
- * block, it comes as two bulk copies. */
+/* Whether a share is loaded by two bulk copies: the cache has rows as they lie in shared memory,
+ * and a share's 16 positions in one block. */
 #define ROWS_ARE_BULK (HAS_BULK_COPIES && QN_HEAD_DIM % 64 == 0 && QN_KV_BLOCK % 16 == 0)
 
-/* Pieces on their way; the rest is in block_shared.pieces. Warp w brings positions [16 w, 16 w +
- * 16) of each. */
+/* The pieces that are being loaded; block_shared.pieces has the rest. Warp w loads positions [16 w,
+ * 16 w + 16) of each piece. */
 struct rows_ring {
     uint32_t phase; /* of each buffer's next use, a bit each */
-    uint32_t block; /* bulk: the cache block of what the warp asks for next */
+    uint32_t block; /* bulk: the cache block that the warp requests next */
 };
 
-/* Whose pieces come. All warps are done with those before. */
+/* Sets the context whose pieces are loaded. All warps are done with the pieces before. */
 DEV void rows_begin(const struct warp_context *c, const struct cuda_task *task,
                     const struct attention_step *s, uint32_t hi) {
     if (c->thread == 0) {
@@ -60,8 +60,8 @@ DEV void rows_begin(const struct warp_context *c, const struct cuda_task *task,
 
 static_assert(KV_SWAPS && ROW_BYTES == 2 * QN_HEAD_DIM, "rows are as they lie in the cache");
 
-/* Finds the block of what the warp has of a piece: a piece before it is asked for, since it takes a
- * trip. */
+/* Finds the cache block of the warp's positions of a piece. It is called a piece before they are
+ * requested, since it takes a trip to L2. */
 DEV void rows_find(const struct warp_context *c, struct rows_ring *r, uint32_t piece) {
     const uint32_t first = rows_share(c, piece);
     if (first < SHARED->pieces.hi) r->block = kv_block(&SHARED->batch, SHARED->pieces.slot, first);
@@ -86,8 +86,8 @@ DEV void rows_ask(const struct warp_context *c, const struct rows_ring *r, uint3
     copies_end(full);
 }
 
-/* The piece is there. Values of positions from hi on are what others left: zeros, since their
- * weights are, which only numbers survive. */
+/* Waits for the piece. Clears the values of positions from hi on, which hold garbage: their weights
+ * are zero, but zero times NaN is NaN. */
 DEV void rows_await(const struct warp_context *c, struct rows_ring *r, uint32_t piece,
                     uint32_t buffer) {
     barrier_wait_acquire_cta(&SHARED->piece_full[buffer], r->phase >> buffer & 1);
@@ -105,7 +105,7 @@ DEV void rows_await(const struct warp_context *c, struct rows_ring *r, uint32_t 
 
 DEV void rows_find(const struct warp_context *, struct rows_ring *, uint32_t) {}
 
-/* Up to position hi; beyond it the last row is repeated. */
+/* Requests the warp's positions below hi; past these the last row is repeated. */
 DEV void rows_ask(const struct warp_context *c, const struct rows_ring *, uint32_t piece,
                   uint32_t buffer) {
     struct attention_step s = {};
@@ -133,7 +133,7 @@ DEV void rows_ask(const struct warp_context *c, const struct rows_ring *, uint32
     copy_commit();
 }
 
-/* The piece is there, and at most the next one on its way. */
+/* Waits for the piece. At most the next one is still under way. */
 DEV void rows_await(const struct warp_context *c, struct rows_ring *, uint32_t piece, uint32_t) {
     const uint32_t hi = SHARED->pieces.hi;
     if (ROW_BUFFERS == 2 && (piece + 1) * ATTENTION_PIECE < hi)
@@ -150,14 +150,14 @@ DEV bool rows_sees(const struct attention_step *s, uint32_t first) {
     return first < s->hi && first + 16 > s->lo;
 }
 
-/* The row that the lane names for the tensor cores, of those at `at`. */
+/* The row that the lane addresses: number n of those at `at`. */
 DEV struct kv_lane rows_lane(const char *at, uint32_t n) {
     return {at + n * ROW_BYTES, 128, n % 8};
 }
 
-enum { ROW_SHARES_AT_ONCE = 2 }; /* whose scores are made together */
+enum { ROW_SHARES_AT_ONCE = 2 }; /* whose scores are computed together */
 
-/* Their scores: p[2 x + u] as share_scores has them; keys: of their positions. */
+/* Scores of these shares: p[2 x + u] as in share_scores. keys: of their positions. */
 DEV void rows_scores(const struct warp_context *c, const struct rows_work *w, const char *keys,
                      float (*p)[4]) {
     constexpr int n = 2 * ROW_SHARES_AT_ONCE;
@@ -179,7 +179,7 @@ DEV void rows_scores(const struct warp_context *c, const struct rows_work *w, co
     }
 }
 
-/* A piece's probabilities into the warp's memory; `first`: its first position. */
+/* Stores a piece's probabilities in the warp's memory. first: the piece's first position. */
 DEV void rows_probs(const struct warp_context *c, const struct attention_step *s,
                     const struct rows_work *w, const struct attention_rows *rows, uint32_t first,
                     const char *keys, struct rows_state *state, struct merge factors[2]) {
@@ -205,7 +205,7 @@ DEV void rows_probs(const struct warp_context *c, const struct attention_step *s
     for (int n = 0; n < WARPS; n++) w->p[32 * n] = weights[n];
 }
 
-/* A piece's outputs onto the state, some pairs of columns at a time. */
+/* Adds a piece's outputs to the state, some pairs of columns at a time. */
 DEV void rows_outputs(const struct warp_context *c, const struct attention_step *s,
                       const struct rows_work *w, uint32_t first, const char *values,
                       const struct merge factors[2], struct rows_state *state) {
@@ -230,9 +230,9 @@ DEV void rows_outputs(const struct warp_context *c, const struct attention_step 
     }
 }
 
-/* All pieces of a warp's step, which are those of positions [lo, hi): what all warps' steps see
- * together, of the same slot and head. A function of its own: what its callers keep leaves it no
- * registers. */
+/* Runs a warp's step over the pieces of positions [lo, hi), which the steps of all warps see
+ * together; they have the same slot and head. A separate function, since the values that its
+ * callers keep would leave it no registers. */
 CODE(void, rows_step, const struct cuda_task *task, uint32_t lo, uint32_t hi,
      struct attention_step mine) {
     const struct warp_context here = context_of(&SHARED->args, threadIdx.x, 0, 0), *c = &here;
@@ -288,8 +288,8 @@ DEV uint32_t rows_same_slot(const struct warp_context *c, uint32_t row, uint32_t
     return end - row;
 }
 
-/* The warp's step among an item's rows [row, row + n), which are of one slot and ascend, and all
- * positions [lo, hi) that these see. A warp may have none of them. */
+/* The warp's step among an item's rows [row, row + n), and the positions [lo, hi) that any of these
+ * rows sees. The rows are of one slot and ascend. A warp may have none of them. */
 DEV void rows_segment(const struct warp_context *c, uint32_t window, const struct rows_item *item,
                       uint32_t row, uint32_t n, struct attention_step *s, uint32_t *lo,
                       uint32_t *hi) {
@@ -309,7 +309,7 @@ DEV void rows_segment(const struct warp_context *c, uint32_t window, const struc
     }
 }
 
-/* An item, slot by slot. */
+/* Runs an item, slot by slot. */
 DEV void rows_run_item(const struct warp_context *c, const struct cuda_task *task,
                        const struct rows_item *item) {
     for (uint32_t row = item->row0; row < item->end;) {

@@ -1,5 +1,5 @@
-/* attention_prefill_state.cuh - ATTENTION of many rows: what a warp keeps of its step, whichever
- * way its products are made (attention_prefill_mma.cuh, attention_prefill_wgmma.cuh).
+/* attention_prefill_state.cuh - ATTENTION of many rows: what a warp keeps of its step, whether
+ * attention_prefill_mma.cuh or attention_prefill_wgmma.cuh makes its products.
  */
 #ifndef QN_CUDA_ATTENTION_ATTENTION_PREFILL_STATE_CUH
 #define QN_CUDA_ATTENTION_ATTENTION_PREFILL_STATE_CUH
@@ -17,14 +17,14 @@ static_assert(LEASE_BYTES == cuda_lease_bytes(__CUDA_ARCH__ / 10), "the host kno
 
 #define GROUP_ROWS (WARPS * STEP_TOKENS) /* token rows of an item */
 
-/* Token rows [row0, end) of a KV head, or of a part of its query heads: of a request that has one
- * row that one, else GROUP_ROWS. */
+/* Token rows [row0, end) of a KV head, or of a part of its query heads: the only row of a request
+ * that has one, or else up to GROUP_ROWS rows. */
 struct rows_item {
     uint32_t row0, end, head;
 };
 
-/* The task's share of the items: every n-th, back and forth, since later rows see more. False:
- * there is none of that turn, nor of a later one. */
+/* The task's item of a turn. A task has every n-th item, back and forth, since later rows see more.
+ * False: there is no item in this turn, nor in a later one. */
 DEV bool rows_item_of(const struct cuda_task *task, uint32_t turn, struct rows_item *item) {
     const uint32_t n_rows = SHARED->batch.rows.n_rows, alone = SHARED->batch.rows.n_alone;
     const uint32_t n = (alone + ceil_div(n_rows - alone, GROUP_ROWS)) * HEAD_STEPS;
@@ -43,13 +43,13 @@ DEV uint32_t rows_share(const struct warp_context *c, uint32_t piece) {
     return piece * ATTENTION_PIECE + 16 * c->warp;
 }
 
-/* A row's state over pieces, of the lane's two rows: out[i] is of columns [8 i, 8 i + 8). */
+/* State of the lane's two rows over pieces: out[i] has columns [8 i, 8 i + 8). */
 struct rows_state {
     float max[2], sum[2];
     float out[2 * VALUE_PAIRS][4];
 };
 
-/* A piece's outputs of 8 N columns onto the row's, from eight number `at` on. */
+/* Adds a piece's outputs of 8 N columns to the rows', from column 8 * at on. */
 template <int N>
 DEV void rows_add(struct rows_state *s, int at, const float piece[N][4],
                   const struct merge factors[2]) {
@@ -60,8 +60,8 @@ DEV void rows_add(struct rows_state *s, int at, const float piece[N][4],
             s->out[at + i][e] = merge_value(&factors[e / 2], s->out[at + i][e], piece[i][e]);
 }
 
-/* The lane's scores of a piece to probabilities, as registers of A of each share; the piece's
- * maximum and sum into the state. What the piece's and the state's outputs are multiplied with. */
+/* Turns the lane's scores of a piece into probabilities, as A registers of each share, and merges
+ * the piece's maximum and sum into the state. factors: of the state's and the piece's outputs. */
 DEV void rows_softmax(float (*p)[4], uint4 weights[WARPS], struct rows_state *state,
                       struct merge factors[2]) {
     float most[2] = {-INFINITY, -INFINITY}, base[2], all[2];
@@ -88,7 +88,7 @@ DEV void rows_softmax(float (*p)[4], uint4 weights[WARPS], struct rows_state *st
     }
 }
 
-/* The warp's outputs to its memory, for rows_store. All lanes have used what is there. */
+/* Stores the warp's outputs in its memory, for rows_store. All lanes have used what is there. */
 DEV void rows_put(const struct warp_context *c, const struct rows_state *state) {
     float *work = (float *)(shared_memory + c->warp * ROW_WORK);
 #pragma unroll
@@ -102,13 +102,13 @@ DEV void rows_put(const struct warp_context *c, const struct rows_state *state) 
     }
 }
 
-/* The columns of a row from d on as they lie in the warp's memory. */
+/* Columns [d, d + 4) of a row in the warp's memory. */
 DEV float4 rows_four(const float *work, uint32_t row, uint32_t d) {
     return *(const float4 *)(work + row * ROW_OUT + d);
 }
 
-/* Stores a step's outputs packed: lanes side by side have eight columns each of four such, then the
- * next token of the same head, so that they fill sectors. */
+/* Stores a step's outputs packed. Four lanes side by side store 32 columns of a token, eight each,
+ * the next four those of the next token of the same head: so they fill sectors. */
 DEV void rows_store_packed(const struct warp_context *c, const struct cuda_task *task,
                            const struct attention_step *s, const float *work) {
     constexpr uint32_t spans = QN_HEAD_DIM / 32;
@@ -123,8 +123,8 @@ DEV void rows_store_packed(const struct warp_context *c, const struct cuda_task 
     }
 }
 
-/* What rows_put has left in the warp's memory, a row of it for each row of the step, to where
- * outputs go: a short loop (from registers it was 17 KB of the kernel's code). */
+/* Stores what rows_put has left in the warp's memory, one row for each row of the step. The loop is
+ * short: from registers it was 17 KB of the kernel's code. */
 DEV void rows_store(const struct warp_context *c, const struct cuda_task *task,
                     const struct attention_step *s) {
     const float *work = (const float *)(shared_memory + c->warp * ROW_WORK);

@@ -1,10 +1,10 @@
-/* attention_prefill_wgmma.cuh - ATTENTION of many rows by wgmma: four warps, a step each, have one
- * product together. Pieces come from the cache as wgmma reads them (kv.cuh), by bulk copies, a
- * share a warp, two pieces at a time.
+/* attention_prefill_wgmma.cuh - ATTENTION of many rows by wgmma: four warps, a step each, compute
+ * one product together. Bulk copies load pieces from the cache, where they lie as wgmma reads them
+ * (kv.cuh): a share per warp, two pieces at a time.
  *
  * Shared memory, a lease:
  *
- *   0           of each four warps: their queries as 64 rows of A; at last each warp's outputs
+ *   0           of each four warps: their queries as 64 rows of A; in the end each warp's outputs
  *   ROW_PIECES  two pieces: keys, then values
  *   ROW_WARPS   struct rows_warp of each warp
  *   ROW_PLACES  struct rows_place of each of the item's rows
@@ -23,7 +23,7 @@ struct alignas(16) rows_warp {
     uint32_t piece;          /* the first that any warp's step sees */
     uint32_t turn, at;       /* of the next step: rows_enter */
 };
-/* Of the item's token rows. */
+/* One of the item's token rows. */
 struct rows_place {
     uint32_t slot, position;
 };
@@ -50,15 +50,15 @@ DEV uint32_t rows_piece(uint32_t buffer) {
     return ROW_PIECES + buffer * (2 * ROW_VALUES);
 }
 
-/* Finds the cache block of what the warp brings of a piece, before it is asked for, since it takes
- * a trip. */
+/* Finds the cache block of the warp's share of a piece. It is called before the share is requested,
+ * since it takes a trip to L2. */
 DEV uint32_t rows_find(const struct warp_context *c, uint32_t piece) {
     const uint32_t first = rows_share(c, piece);
     if (first >= SHARED->pieces.hi) return 0;
     return kv_block(&SHARED->batch, SHARED->pieces.slot, first);
 }
 
-/* Asks for the warp's share of a piece. No warp reads what was there any more. */
+/* Requests the warp's share of a piece. No warp reads what was there any more. */
 DEV void rows_ask(const struct warp_context *c, uint32_t block, uint32_t piece, uint32_t buffer) {
     uint64_t *full = &SHARED->piece_full[buffer];
     const uint32_t first = rows_share(c, piece);
@@ -77,8 +77,8 @@ DEV void rows_ask(const struct warp_context *c, uint32_t block, uint32_t piece, 
     copies_end(full);
 }
 
-/* Zeros for a piece's values from position number n on, which are what others left: their weights
- * are zero, which only numbers survive. */
+/* Clears a piece's values from position number n on, which hold garbage: their weights are zero,
+ * but zero times NaN is NaN. */
 DEV void rows_clear(const struct warp_context *c, uint32_t buffer, uint32_t n) {
     constexpr uint32_t chunks = QN_HEAD_DIM / 8;
     char *values = shared_memory + rows_piece(buffer) + ROW_VALUES;
@@ -91,8 +91,8 @@ DEV void rows_clear(const struct warp_context *c, uint32_t buffer, uint32_t n) {
     sync_compute();
 }
 
-/* The queries of the warp's step, whose first row is number `at` of the item, as rows of A, and
- * what they see. */
+/* Stores the queries of the warp's step as rows of A, and the positions that they see. The step's
+ * first row is number `at` of the item. */
 DEV void rows_queries(const struct warp_context *c, const struct cuda_task *task,
                       const struct attention_step *s, uint32_t at) {
     constexpr uint32_t chunks = QN_HEAD_DIM / 8;
@@ -135,10 +135,10 @@ DEV uint32_t rows_same(const struct warp_context *c, uint32_t at, uint32_t n) {
     return n - at;
 }
 
-/* The steps of one slot among the rows of a turn's item, from number `at` on, are next: their first
- * two pieces are asked for. All warps are done with those before. False: there is none. Of trips to
- * L2 there are two until then: rows ascend in a slot, and all that is known of them is fetched at
- * once. */
+/* Enters the steps of one slot among the rows of a turn's item, from number `at` on, and requests
+ * their first two pieces. All warps are done with the steps before. False: there is no such item.
+ * Only two trips to L2 come before the copies: rows ascend in a slot, and their slots and positions
+ * are loaded at once. */
 DEV bool rows_enter(const struct warp_context *c, const struct cuda_task *task, uint32_t turn,
                     uint32_t at) {
     struct rows_warp *mine = rows_warp_of(c);
@@ -199,7 +199,7 @@ DEV void rows_scores(const struct warp_context *c, uint32_t buffer, float (&p)[1
     wgmma_settle(p);
 }
 
-/* What the lane's two rows see. */
+/* The positions that the lane's two rows see. */
 DEV struct attention_rows rows_sight(const struct warp_context *c) {
     const struct rows_warp *mine = rows_warp_of(c);
     struct attention_rows rows;
@@ -211,7 +211,8 @@ DEV struct attention_rows rows_sight(const struct warp_context *c) {
     return rows;
 }
 
-/* Unless all of the warp's rows see all of the piece that begins at `first`, as most do. */
+/* Masks scores of the piece that begins at `first`, unless all of the warp's rows see all of it, as
+ * most do. */
 DEV void rows_mask(const struct warp_context *c, uint32_t first, float (&p)[16][4]) {
     const struct attention_rows rows = rows_sight(c);
     if (__all_sync(~0u, max(rows.lo[0], rows.lo[1]) <= first &&
@@ -221,15 +222,15 @@ DEV void rows_mask(const struct warp_context *c, uint32_t first, float (&p)[16][
     for (int s = 0; s < WARPS; s++) share_mask<2>(c, &rows, first + 16 * s, p + 2 * s);
 }
 
-/* The outputs of a piece onto the state, 64 columns at a time: two chains of products side by side,
- * since one waits for itself. */
+/* Adds the outputs of a piece to the state, 64 columns at a time, in two chains of products side by
+ * side, since each product waits for the one before it in its chain. */
 DEV void rows_outputs(const uint4 weights[WARPS], uint32_t buffer, const struct merge factors[2],
                       struct rows_state *state) {
 #pragma unroll
     for (int plane = 0; plane < QN_HEAD_DIM / 64; plane++) {
         const uint64_t v = wgmma_lines(
             shared_memory, rows_piece(buffer) + ROW_VALUES + plane * KV_PLANE, ROW_EIGHT);
-        float out[2][4][4] = {}; /* the compiler asks for values */
+        float out[2][4][4] = {}; /* the compiler wants initial values */
         wgmma_fence();
 #pragma unroll
         for (int s = 0; s < WARPS; s++)
@@ -247,18 +248,18 @@ DEV void rows_outputs(const uint4 weights[WARPS], uint32_t buffer, const struct 
     }
 }
 
-/* Asks for a piece, where the one two before was, when all warps are done with that. phase: of the
- * uses of the buffers so far, a bit each. */
+/* Requests a piece into the buffer of the one two before it, when all warps are done with that.
+ * phase: of the uses of the buffers so far, a bit each. */
 DEV void rows_go_ahead(const struct warp_context *c, uint32_t block, uint32_t piece,
                        uint32_t buffer, uint32_t phase) {
     barrier_wait_acquire_cta(&SHARED->piece_empty[buffer], ~phase >> buffer & 1);
     rows_ask(c, block, piece, buffer);
 }
 
-/* All pieces of the steps at hand. One that sees nothing of a piece has no weights in it, and
- * nothing changes. The second four warps begin when the first four have their first scores, so that
- * the ones make probabilities while the others multiply. Inlined into the kernel, where the
- * compiler can follow the products. */
+/* Runs the current steps over all pieces. A step that sees nothing of a piece has zero weights in
+ * it, so its state does not change. Warps 4 to 7 begin when warps 0 to 3 have their first scores,
+ * so that four warps make probabilities while the others multiply. Inlined into the kernel, where
+ * the compiler can follow the products. */
 DEV void rows_multiply(void) {
     const struct warp_context here = context_of(&SHARED->args, thread_here(), 0, 0), *c = &here;
     const uint32_t hi = __shfl_sync(~0u, SHARED->pieces.hi, 0);
@@ -266,17 +267,17 @@ DEV void rows_multiply(void) {
     uint32_t phase = __shfl_sync(~0u, SHARED->pieces.phase, 0);
     bool begins = true;
     struct rows_state state = {};
-    barrier_sync_team<128>(c->warp / 4); /* the queries are there */
+    barrier_sync_team<128>(c->warp / 4); /* the queries are stored */
 #pragma unroll 1
     for (; piece * ATTENTION_PIECE < hi; piece++, buffer ^= 1, begins = false) {
         const uint32_t first = piece * ATTENTION_PIECE, left = hi - first;
-        float p[16][4] = {}; /* the compiler asks for values */
+        float p[16][4] = {}; /* the compiler wants initial values */
         uint4 weights[WARPS];
         struct merge factors[2];
         barrier_wait_acquire_cta(&SHARED->piece_full[buffer], phase >> buffer & 1);
         phase ^= 1u << buffer;
         if (left < ATTENTION_PIECE) rows_clear(c, buffer, left);
-        const uint32_t block = rows_find(c, piece + 1); /* comes meanwhile */
+        const uint32_t block = rows_find(c, piece + 1); /* loads meanwhile */
         if (begins && c->warp >= 4) sync_compute();
         rows_scores(c, buffer, p);
         if (begins && c->warp < 4) sync_compute();
@@ -293,12 +294,12 @@ DEV void rows_multiply(void) {
     rows_put(c, &state);
 }
 
-/* The results of the steps at hand; then goes on to the next steps, as rows_enter. */
+/* Stores the results of the current steps, then goes on to the next ones, as rows_enter. */
 DEV bool rows_go_on(const struct warp_context *c, const struct cuda_task *task) {
     const struct rows_warp *mine = rows_warp_of(c);
     const uint32_t turn = mine->turn, at = mine->at;
     rows_store(c, task, &mine->step);
-    sync_compute(); /* all have read whose pieces came */
+    sync_compute(); /* all have read SHARED->pieces */
     return rows_enter(c, task, turn, at);
 }
 

@@ -1,19 +1,19 @@
-/* attention_share.cuh - keys and values in shared memory as lanes want them for the tensor cores,
- * and what warps tell each other of a piece of which each has some shares. Used by all forms but
- * wgmma's.
+/* attention_share.cuh - keys and values from shared memory into registers for the tensor cores,
+ * and what warps exchange about a piece of which each has some shares. All forms but wgmma's use
+ * it.
  */
 #ifndef QN_CUDA_ATTENTION_ATTENTION_SHARE_CUH
 #define QN_CUDA_ATTENTION_ATTENTION_SHARE_CUH
 
 #include "kernels/cuda/attention/attention.cuh"
 
-/* Where the row lies that a lane has to name for load_matrices. */
+/* The row whose address a lane passes to load_matrices. */
 struct kv_lane {
     const char *at;       /* its first line */
-    uint32_t plane, swap; /* from 64 columns to the next; what its chunks' numbers are swapped by */
+    uint32_t plane, swap; /* from 64 columns to the next; XORed with its chunks' numbers */
 };
 
-/* Of a position's row that lies as in the cache; line: its first line. */
+/* For a position's row in the layout of the cache. line: its first line. */
 DEV struct kv_lane lane_of(const char *line, uint32_t position) {
     return {line, KV_PLANE, KV_SWAPS ? position % 8 : 0};
 }
@@ -28,7 +28,7 @@ DEV const char *lane_chunk(const struct kv_lane *row, uint32_t chunk) {
 
 /* ---- keys ---- */
 
-/* The lane names position number key_row(u) of a share for its half u. */
+/* The position number that the lane addresses, for half u of a share's keys. */
 DEV uint32_t key_row(const struct warp_context *c, int u) {
     return 8 * u + c->lane % 8;
 }
@@ -53,10 +53,10 @@ DEV void share_keys(const struct warp_context *c, const struct kv_lane row[2], u
 
 /* ---- values ---- */
 
-/* 16 columns of values: two products. The last pair of columns may be half a pair. */
+/* A pair is 16 columns of values: two products. The last one may be half a pair. */
 enum { VALUE_PAIRS = (QN_HEAD_DIM + 15) / 16 };
 
-/* The lane names position number value_row of a share. */
+/* The position number that the lane addresses, for a share's values. */
 DEV uint32_t value_row(const struct warp_context *c) {
     return c->lane % 16;
 }
@@ -68,7 +68,7 @@ DEV uint4 load_values(const struct warp_context *c, const struct kv_lane *row, u
     return load_matrices_turned(lane_chunk(row, chunk < chunks ? chunk : 2 * pair));
 }
 
-/* Probabilities times these columns, onto what the shares before gave. */
+/* Adds probabilities times these columns to the outputs of the shares before. */
 DEV void share_outputs(uint4 weights, uint4 v, float out[2][4]) {
     mma_16x8x16<KV_E>(out[0], weights, v.x, v.y);
     mma_16x8x16<KV_E>(out[1], weights, v.z, v.w);
@@ -100,8 +100,8 @@ DEV uint32_t share_of_warp(const struct warp_context *c) {
     return (c->warp - c->turn) % WARPS;
 }
 
-/* The pages of a share, from the ring's begin on: the warps' next ones and those after. Warps
- * before the one that gets the next page have had one more (page_of_warp). */
+/* Offset in the ring of a share's page: of its warp's next page (n = 0) or of the n-th after it.
+ * Warps before the one that gets the next page have had one more (page_of_warp). */
 DEV uint32_t share_page(const struct warp_context *c, uint32_t share, uint32_t n) {
     const uint32_t warp = (share + c->turn) % WARPS, late = page_of_warp(c, WARPS - 1);
     const uint32_t of_late = page_slot(0, page_after(late, n));
@@ -109,20 +109,20 @@ DEV uint32_t share_page(const struct warp_context *c, uint32_t share, uint32_t n
     return (warp + (warp < c->turn ? of_early : of_late)) * CUDA_PAGE_BYTES;
 }
 
-/* What lanes have of each share: largest scores and sums of their rows, probabilities. */
+/* What lanes hold of each share: largest scores and sums of their rows, probabilities. */
 struct piece_shares {
     float most[HEAD_HALVES][WARPS][32], sum[HEAD_HALVES][WARPS][32];
     probs_t probs[WARPS][32];
 };
 static_assert(ATTENTION_PIECE == WARPS * SHARE_POSITIONS, "shares of a piece");
 
-/* A share that no row sees. */
+/* Scores of a share that no row sees. */
 DEV void share_unseen(float p[2][4]) {
 #pragma unroll
     for (int u = 0; u < 2; u++) p[u][0] = p[u][1] = p[u][2] = p[u][3] = -INFINITY;
 }
 
-/* First: the largest scores. */
+/* First each warp stores the largest scores of its shares. */
 DEV void piece_put_most(const struct warp_context *c, struct piece_shares *x, uint32_t share,
                         const float p[2][4]) {
     float most[2] = {-INFINITY, -INFINITY};
@@ -131,7 +131,7 @@ DEV void piece_put_most(const struct warp_context *c, struct piece_shares *x, ui
     for (int h = 0; h < HEAD_HALVES; h++) x->most[h][share][c->lane] = most[h];
 }
 
-/* When all have put theirs: of the lane's rows. */
+/* When all warps have done so: the piece's largest scores of the lane's rows. */
 DEV void piece_most(const struct warp_context *c, const struct piece_shares *x, float most[2]) {
 #pragma unroll
     for (int h = 0; h < HEAD_HALVES; h++) {
@@ -144,7 +144,7 @@ DEV void piece_most(const struct warp_context *c, const struct piece_shares *x, 
     }
 }
 
-/* Then probabilities. */
+/* Then each warp stores its probabilities and their sums. */
 DEV void piece_put_probs(const struct warp_context *c, struct piece_shares *x, uint32_t share,
                          const float most[2], float p[2][4]) {
     float base[2], sum[2];
@@ -156,7 +156,7 @@ DEV void piece_put_probs(const struct warp_context *c, struct piece_shares *x, u
     for (int h = 0; h < HEAD_HALVES; h++) x->sum[h][share][c->lane] = sum[h];
 }
 
-/* When all have put theirs: the sums of the lane's rows. */
+/* When all warps have done so: the piece's sums of the lane's rows. */
 DEV void piece_sum(const struct warp_context *c, const struct piece_shares *x, float sum[2]) {
 #pragma unroll
     for (int h = 0; h < HEAD_HALVES; h++) {

@@ -1,19 +1,19 @@
-/* latent.cuh - LATENT_HEADS, LATENT_VALUES and LATENT_MERGE: queries into the space of latents, and
- * attention's output back from it, by matrices of each head's own; and the latents of this
- * iteration.
+/* latent.cuh - LATENT_HEADS, LATENT_VALUES and LATENT_MERGE bring queries into the space of latents
+ * and attention's output back from it, by matrices of each head's own, and store the latents of
+ * this iteration.
  *
- * The weights of all heads lie in one image, whose pages stream as those of a single row
+ * The weights of all heads lie in one image. Its pages stream like those of a single row
  * (matvec.cuh), for any number of token rows: a page is read once for all rows of a tile. A row
- * block has rows of one head, or of several where heads are no multiples of 16; each is multiplied
- * by the activations of its own head, eight tokens at a time, straight from L2.
+ * block has rows of one head, or of several where heads are no multiples of 16. Each row is
+ * multiplied by the activations of its own head, eight tokens at a time, straight from L2.
  *
  *   LATENT_HEADS    a dot product is one page: a warp stores it from its registers. Latents and
- *                   turned elements come before the pages, by warps without a page first
- *   LATENT_VALUES   a dot product is some pages, which are different warps'. Partial sums are added
- *                   in order of k
- *   LATENT_MERGE    the same of few rows, whose heads are merged from a context's pieces first,
- * with the operations of attention_merge.cuh; a thread has two columns of a head, of up to eight
- * rows at once where contexts are short
+ *                   turned elements are made before the pages, by warps without a page first
+ *   LATENT_VALUES   a dot product is some pages, of different warps. Partial sums are added in
+ *                   order of k
+ *   LATENT_MERGE    the same for few rows, whose heads are first merged from a context's pieces
+ *                   with the operations of attention_merge.cuh. A thread has two columns of a head,
+ *                   of up to eight rows at once where contexts are short
  *
  * Bytes: the pages once per tile of rows; the heads' activations, 4 * 256 a page and row, from L2.
  *
@@ -34,7 +34,7 @@
 #include "kernels/cuda/matmul/linear.cuh"
 
 enum {
-    LATENT_NOPE = QN_HEAD_DIM - QN_ROPE_DIM, /* of a query head, what RoPE leaves */
+    LATENT_NOPE = QN_HEAD_DIM - QN_ROPE_DIM, /* elements of a query head without RoPE */
     LATENT_COLUMNS = QN_N_HEADS * QN_KEY_DIM,
     LATENT_EIGHTH = CUDA_PAGE_ROWS * PACK_ROWS, /* sums of a row block and eight tokens */
 };
@@ -42,12 +42,12 @@ static_assert(LATENT_NOPE <= CUDA_PAGE_K, "the host refuses others");
 
 /* ---- products ---- */
 
-/* A lane's activations of a k-tile: as mma_pair wants them, of token lane / 4 of eight. */
+/* A lane's activations of a k-tile, of token lane / 4 of eight, in the layout of mma_pair. */
 struct latent_columns {
     uint4 b[CUDA_PAGE_K / 32];
 };
 
-/* Of the K elements of a head at `from`, plain ones. */
+/* Loads these from the K plain elements of a head at `from`. */
 template <uint32_t K>
 DEV void latent_columns_plain(const struct warp_context *c, const float *from, uint32_t k_tile,
                               struct latent_columns *x) {
@@ -64,8 +64,8 @@ DEV void latent_columns_plain(const struct warp_context *c, const float *from, u
     }
 }
 
-/* The same of a single row that carries flags, until all are there: eight elements are EACH vectors
- * of two flags, four of elements or two of pairs. */
+/* The same for a single row that carries flags, polled until all have arrived. Eight elements are
+ * EACH vectors of two flags: four vectors of elements, or two of pairs. */
 template <uint32_t K, bool PAIRS_OF_16>
 DEV void latent_columns_flagged(const struct warp_context *c, struct operand head, uint32_t k_tile,
                                 struct latent_columns *x) {
@@ -77,7 +77,7 @@ DEV void latent_columns_flagged(const struct warp_context *c, struct operand hea
         there = true;
 #pragma unroll
         for (uint32_t pair = 0; pair < N; pair++) {
-            /* Beyond the last element that one again: its weights are zeros. */
+            /* Past the end the last elements repeat: their weights are zeros. */
             const uint32_t d = min(k_tile * CUDA_PAGE_K + 32 * pair + c->lane % 4 * 8, K - 8u);
 #pragma unroll
             for (uint32_t i = 0; i < EACH; i++)
@@ -103,8 +103,8 @@ DEV void latent_columns_flagged(const struct warp_context *c, struct operand hea
     }
 }
 
-/* ... in the way in which the task's input travels: plain, or as PAIRS_OF_16 says; `at`: its
- * element where the head begins. */
+/* The same from the task's input: plain, or flagged as PAIRS_OF_16 says. at: the element of the
+ * input where the head begins. */
 template <uint32_t K, bool PAIRS_OF_16>
 DEV void latent_columns_load(const struct warp_context *c, const struct cuda_task *task,
                              uint64_t at, uint32_t k_tile, struct latent_columns *x) {
@@ -116,7 +116,7 @@ DEV void latent_columns_load(const struct warp_context *c, const struct cuda_tas
         latent_columns_plain<K>(c, in + at, k_tile, x);
 }
 
-/* In two chains, which do not wait for each other. */
+/* Multiplies in two independent chains. */
 template <uint32_t K>
 DEV void latent_multiply(const struct warp_context *c, const uint4 *page,
                          const struct latent_columns *x, float sum[4]) {
@@ -141,8 +141,8 @@ DEV struct latent_tile latent_tile_at(const struct cuda_task *task, uint32_t row
     return {row, end > row ? end - row : 0};
 }
 
-/* The row of the lane's token of eight from number `first` of the tile on. Beyond the last token
- * that one again. */
+/* The row of the lane's token of eight from number `first` of the tile on. Past the end the last
+ * token is repeated. */
 DEV uint64_t latent_row(const struct warp_context *c, const struct latent_tile *t, uint32_t first) {
     return t->row + min(first + c->lane / 4, t->n - 1);
 }
@@ -164,7 +164,8 @@ DEV uint64_t latent_raw(const struct cuda_task *task, uint64_t row, uint32_t h) 
     return row * task->k + h * QN_HEAD_DIM;
 }
 
-/* An element of a query: of row `row` of the image, of a head's. */
+/* Stores an element of head h's query, of row `row` of the image, if the row is the head's and the
+ * element is the task's. */
 DEV void latent_store(const struct cuda_task *task, uint32_t row, uint32_t h, uint32_t token,
                       float v) {
     const uint32_t u = h * QN_KEY_DIM + row - h * QN_VALUE_DIM;
@@ -196,8 +197,8 @@ DEV void latent_heads_page(const struct warp_context *c, const struct cuda_task 
         }
 }
 
-/* Elements at[0], at[1] and so on. All are asked for at once, until all are there. FLAGGED: what
- * they are. */
+/* Loads elements at[0], at[1] and so on, all at once, until all have arrived. FLAGGED: whether they
+ * carry flags. */
 template <bool FLAGGED, uint32_t N>
 DEV void latent_load(struct operand from, const uint32_t (&at)[N], float (&v)[N]) {
     from.flag = FLAGGED ? from.flag : 0;
@@ -238,9 +239,9 @@ DEV float latent_turn_second(struct latent_turn t, float a, float b) {
     return fmaf(a, t.sine, __fmul_rn(b, t.cosine));
 }
 
-/* ... of queries: the turned elements among the task's, of rows [row0, end), each a thread's. */
+/* The task's turned elements of queries, of rows [row0, end). A thread turns one at a time. */
 struct latent_turned {
-    uint32_t first, n; /* the task's first one of all of a row, how many it has of a row */
+    uint32_t first, n; /* number of the task's first one in a row, how many it has of a row */
 };
 DEV uint32_t latent_turned_before(uint32_t u) {
     const uint32_t e = u % QN_KEY_DIM;
@@ -251,7 +252,7 @@ DEV struct latent_turned latent_turned_of(const struct cuda_task *task) {
     return {first, latent_turned_before(min(task->unit1, (uint32_t)LATENT_COLUMNS)) - first};
 }
 
-/* Number i of them. */
+/* Number i of these elements. */
 struct latent_one {
     uint32_t row, h, e;
     struct latent_turn turn;
@@ -277,14 +278,14 @@ DEV void latent_turn_query(const struct cuda_task *task, const struct latent_one
                               : latent_turn_second(one->turn, v[0], v[1]));
 }
 
-/* Of a row's latent, and of its key, the elements of a lane. */
+/* How many elements of a row's latent, and of its key, a lane has. */
 enum {
     KEPT = (QN_VALUE_DIM + 31) / 32,
     KEPT_TURNED = (QN_ROPE_DIM / 2 + 31) / 32, /* pairs */
     KEPT_ALL = KEPT + 2 * KEPT_TURNED,
 };
 
-/* What does not change within an iteration. */
+/* Norm weights and rotations of a lane's elements. They do not change within an iteration. */
 struct latent_kept {
     float norm[KEPT];
     struct latent_turn turn[KEPT_TURNED];
@@ -301,7 +302,8 @@ DEV struct latent_kept latent_kept_of(const struct warp_context *c, const struct
     return k;
 }
 
-/* The lane's elements of a row's latent, then pairs of its key; beyond the last one that again. */
+/* Loads the lane's elements of a row's latent, then pairs of its key. Past the end the last ones
+ * are repeated. */
 DEV void latent_kept_load(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
                           float (&v)[KEPT_ALL]) {
     const uint32_t half = QN_ROPE_DIM / 2;
@@ -318,7 +320,7 @@ DEV void latent_kept_load(const struct warp_context *c, const struct cuda_task *
                     at, v);
 }
 
-/* A row's latent, normed, and its turned key, to the cache; by one warp. */
+/* Stores a row's normed latent and its turned key in the cache, by one warp. */
 DEV void latent_keep(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
                      const struct latent_kept *k) {
     const uint32_t position = row_position(SHARED, row), half = QN_ROPE_DIM / 2;
@@ -350,8 +352,9 @@ DEV void latent_keep(const struct warp_context *c, const struct cuda_task *task,
     }
 }
 
-/* Latents and turned elements before the pages, by warps without a page first: of both, what does
- * not change within an iteration is loaded before the event. False: the launch ends. */
+/* Makes latents and turned elements before the pages, by warps without a page first. Norm weights
+ * and rotations do not change within an iteration and are loaded before the event. False: the
+ * launch ends. */
 DEV bool latent_heads_turn(struct warp_context *c, const struct cuda_task *task) {
     const uint32_t end = max(min(task->row1, SHARED->batch.rows.n_rows), task->row0);
     const struct latent_turned all = latent_turned_of(task);
@@ -411,8 +414,8 @@ DEV float *latent_sums(const struct cuda_task *task, uint32_t i, uint32_t first)
     return (float *)SCRATCH + (i * eights + first / PACK_ROWS) * LATENT_EIGHTH;
 }
 
-/* Stores a page's sums of head h, of eight tokens from number `first` of the tile on: of the rows
- * that are the head's. The page is number i of its group, a k-tile of row block b. */
+/* Stores a page's sums for those of its rows that are head h's, of eight tokens from number `first`
+ * of the tile on. The page is number i of its group, a k-tile of row block b. */
 DEV void latent_sums_put(const struct warp_context *c, const struct cuda_task *task, uint32_t b,
                          uint32_t h, uint32_t i, uint32_t k_tile, uint32_t first,
                          const float sum[4]) {
@@ -458,7 +461,7 @@ DEV float latent_sum(const struct cuda_task *task, uint32_t block, uint32_t r, u
     return sum;
 }
 
-/* Columns u, an even one, and u + 1 of a row of the result. */
+/* Stores columns u, an even one, and u + 1 of a row of the result. */
 DEV void latent_put(const struct cuda_task *task, uint32_t row, uint32_t u, float v0, float v1) {
     const uint64_t at = (uint64_t)row * task->units + u;
     if (task->flags & CUDA_OUT_PACKED) {
@@ -471,7 +474,8 @@ DEV void latent_put(const struct cuda_task *task, uint32_t row, uint32_t u, floa
     }
 }
 
-/* Results of row blocks [b, end) for the tile's tokens: two rows of a token each. */
+/* Stores the results of row blocks [b, end) for the tile's tokens, two rows of a token at a
+ * time. */
 DEV void latent_values_store(const struct warp_context *c, const struct cuda_task *task,
                              const struct latent_tile *t, uint32_t b, uint32_t end) {
     const uint32_t pairs = CUDA_PAGE_ROWS / 2;
@@ -512,10 +516,10 @@ DEV bool run_latent_values(struct warp_context *c, const struct cuda_task *task)
 /* ---- LATENT_MERGE ---- */
 
 enum {
-    MERGED_ROW = QN_VALUE_DIM * 2 + 64, /* bytes from a token to the next: other banks */
+    MERGED_ROW = QN_VALUE_DIM * 2 + 64, /* bytes from a token to the next, in other banks */
     MERGED_HEADS = cuda_merged_heads(QN_HEAD_VALUE_DIM),
     MERGED_BYTES = cuda_merged_bytes(QN_HEAD_VALUE_DIM, QN_VALUE_DIM),
-    MERGED_AT_ONCE = 8, /* pieces of a thread on their way */
+    MERGED_AT_ONCE = 8, /* pieces that a thread loads at once */
 };
 static_assert(MERGED_BYTES <= SCRATCH_BYTES, "the host refuses others");
 
@@ -538,7 +542,7 @@ DEV struct merged_parts merged_parts_of(const struct cuda_task *task, uint32_t r
     return p;
 }
 
-/* Two columns of a row's head. */
+/* State of two columns of a row's head. */
 struct merged_two {
     float max, sum;
     float2 out;
@@ -553,13 +557,13 @@ DEV void merged_add(struct merged_two *m, bool counts, float2 of, float2 v) {
     m->max = counts ? f.max : m->max;
 }
 
-/* A row's piece number i; beyond the last one that one again, which changes nothing: no branch
- * while pieces are under way. */
+/* A row's piece number i. Past the end the last piece is repeated, which changes nothing: there is
+ * no branch while pieces are under way. */
 DEV struct operand merged_piece(const struct merged_parts *p, uint32_t i) {
     return operand_from(p->at, min(i, p->n - 1) * STATE_SIZE);
 }
 
-/* Columns d and d + 1 of a head, from PIECES pieces at once of TOKENS rows. */
+/* Adds columns d and d + 1 of a head for TOKENS rows, PIECES pieces at a time. */
 template <uint32_t TOKENS, uint32_t PIECES>
 DEV void merged_columns(const struct merged_parts (&parts)[TOKENS], uint32_t most, uint32_t d,
                         struct merged_two (&m)[TOKENS]) {
@@ -617,13 +621,14 @@ DEV void merged_make_of(const struct warp_context *c, const struct cuda_task *ta
 /* ---- long contexts ---- */
 
 enum {
-    MERGED_AHEAD = 32, /* pieces of a thread on their way */
+    MERGED_AHEAD = 32, /* pieces that a thread loads ahead */
     MERGED_LONG_FITS = MERGED_BYTES + MERGE_MAX + WARPS * 4 <= SCRATCH_BYTES,
 };
 
-/* Columns d and d + 1 of a head, of n <= 256 pieces whose columns begin at `from` and whose factors
- * are in scratch. v: the first ones; beyond the last one that one again, with a factor of 0. Each
- * is asked for when the one so many before it is added. */
+/* Adds columns d and d + 1 of a head, of n <= 256 pieces whose columns begin at `from` and whose
+ * factors are in scratch. v: the first MERGED_AHEAD pieces. Past the end the last piece is
+ * repeated, with a factor of 0. Each piece is requested when the one MERGED_AHEAD before it is
+ * added. */
 DEV void merged_add_long(const float *from, uint32_t n, float2 (&v)[MERGED_AHEAD],
                          struct merged_two *m) {
 #pragma unroll 1
@@ -650,8 +655,8 @@ DEV void merged_add_long(const float *from, uint32_t n, float2 (&v)[MERGED_AHEAD
         }
 }
 
-/* Columns d and d + 1 of a row's head, by all warps: what pieces are multiplied with is found for
- * 256 of them at once (attention_merge.cuh). */
+/* Merges columns d and d + 1 of a row's head, by all warps. The factors of 256 pieces are computed
+ * at once (attention_merge.cuh). */
 DEV struct merged_two merged_long(const struct warp_context *c, const struct merged_parts *parts,
                                   uint32_t d) {
     struct merged_two m = {-INFINITY, 0, {0, 0}};
@@ -700,7 +705,8 @@ DEV uint32_t merged_most(const struct warp_context *c, const struct latent_tile 
         ~0u, row_pieces(SHARED, QN_SLIDING_WINDOW, t->row + min(c->lane, t->n - 1), &first));
 }
 
-/* Short contexts: several rows at once. Pieces that carry flags are polled, however many. */
+/* Short contexts: several rows at once. Pieces that carry flags are polled, however many there
+ * are. */
 DEV void merged_make(const struct warp_context *c, const struct cuda_task *task,
                      const struct latent_tile *t, uint32_t first, uint32_t last, uint32_t most) {
     if (MERGED_LONG_FITS && most >= MERGE_LONG && (task->flags & CUDA_IN_FLAGGED) == 0)
@@ -715,7 +721,7 @@ DEV void merged_make(const struct warp_context *c, const struct cuda_task *task,
         merged_make_of<1, MERGED_AT_ONCE>(c, task, t, first, last, most);
 }
 
-/* A page, as latent_values_page; heads of the group begin with number head0. */
+/* Multiplies a page, as latent_values_page, by merged heads. head0: the group's first head. */
 DEV void latent_merge_page(const struct warp_context *c, const struct cuda_task *task,
                            const struct latent_tile *t, uint32_t b, uint32_t i, uint32_t head0,
                            const uint4 *page) {

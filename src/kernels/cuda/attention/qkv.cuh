@@ -26,8 +26,8 @@ DEV void qkv_store_query(const struct cuda_task *task, uint32_t unit, uint32_t r
     q[i + HALF_DIM] = b;
 }
 
-/* Columns i and i + HALF_DIM of a key or a value, in its row of the cache or of another place;
- * line: its first line; plane: from 64 columns to the next. */
+/* Stores columns i and i + HALF_DIM of a key or a value, in its row of the cache or elsewhere.
+ * line: the row's first line. */
 DEV void kv_store(char *line, uint32_t position, uint32_t i, float a, float b) {
     const uint32_t j = i + HALF_DIM;
     *(uint16_t *)(line + kv_chunk_at(position, i / 8) + i % 8 * 2) = pack_one<KV_E>(a);
@@ -43,12 +43,12 @@ DEV void qkv_store_kv(uint64_t cache, uint32_t unit, uint32_t row, uint32_t posi
     kv_store(kv_line(kv, position), position, i, a, b);
 }
 
-/* What turns a head: the lane's weights of the norm and rotations. Constants. */
+/* The lane's norm weights and rotations of a head. They do not change within an iteration. */
 struct head_turn {
     float norm_a[LANE_PAIRS], norm_b[LANE_PAIRS], cosine[LANE_PAIRS], sine[LANE_PAIRS];
 };
 
-/* The row of the table of rotations by which the token row turns. */
+/* The token row's row of the table of rotations. */
 DEV uint32_t turn_at(uint32_t row, uint32_t position) {
 #if QN_ROPE_SWITCH != SPEC_ONE_ROPE
     const struct rt_batch *b = &SHARED->batch;
@@ -59,7 +59,7 @@ DEV uint32_t turn_at(uint32_t row, uint32_t position) {
     return position;
 }
 
-/* Of a query head, a key head, or a value head, which is taken as it is. at: turn_at. */
+/* For a query head, a key head, or a value head, which is left as it is. at: turn_at. */
 DEV struct head_turn head_turn_of(const struct warp_context *c, const float *norm, bool is_value,
                                   uint32_t at) {
     const uint64_t angle = (uint64_t)at * HALF_DIM;
@@ -76,8 +76,8 @@ DEV struct head_turn head_turn_of(const struct warp_context *c, const float *nor
     return h;
 }
 
-/* A head of one token by one warp, per-head RMSNorm and RoPE in place: lane l has RoPE pairs l,
- * l + 32 ... of it, a the first of a pair, b the second. */
+/* Per-head RMSNorm and RoPE, in place, of a head of one token by one warp. Lane l has RoPE pairs l,
+ * l + 32 and so on: a the first element of a pair, b the second. */
 DEV void head_turn_apply(const struct warp_context *c, const struct head_turn *h, bool is_value,
                          float *a, float *b) {
     if (is_value) return;
@@ -101,8 +101,7 @@ DEV void head_turn_apply(const struct warp_context *c, const struct head_turn *h
     }
 }
 
-/* A head of one token to its place: a query's; a key's or a value's, whose row of the cache is kv.
- */
+/* Store a head of one token: a query; a key or a value, in row kv of the cache. */
 DEV void query_store(const struct warp_context *c, const struct cuda_task *task, uint32_t unit,
                      uint32_t row, const float *a, const float *b) {
 #pragma unroll
@@ -117,7 +116,7 @@ DEV void key_value_store(const struct warp_context *c, const struct cuda_task *t
             qkv_store_kv(task->out2, unit - QN_N_HEADS, kv, position, c->lane + 32 * u, a[u], b[u]);
 }
 
-/* The lane's pairs of a head. */
+/* Loads the lane's pairs of a head. */
 DEV void heads_load(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
                     uint32_t unit, float *a, float *b) {
     const float *y = (const float *)task->in + ((uint64_t)row * task->units + unit) * QN_HEAD_DIM;
@@ -129,7 +128,7 @@ DEV void heads_load(const struct warp_context *c, const struct cuda_task *task, 
     }
 }
 
-/* What a head is turned by that is a query's, or a key's or a value's: a choice, not a branch. */
+/* Norm and rotations of a query (first), or of a key or a value: a selection, not a branch. */
 DEV struct head_turn turn_chosen(bool first, const struct head_turn *x, const struct head_turn *y) {
     struct head_turn h;
 #pragma unroll
@@ -144,7 +143,7 @@ DEV struct head_turn turn_chosen(bool first, const struct head_turn *x, const st
 
 #define HEADS_AHEAD (LANE_PAIRS <= 2 ? 4 : 2)
 
-/* Some heads from number `unit` on; beyond the last one that one again. */
+/* Some heads from number `unit` on. Past the end the last one is repeated. */
 struct heads_some {
     float a[HEADS_AHEAD][LANE_PAIRS], b[HEADS_AHEAD][LANE_PAIRS];
 };
@@ -157,9 +156,9 @@ DEV struct heads_some heads_ask(const struct warp_context *c, const struct cuda_
     return x;
 }
 
-/* Heads [unit0, end) of a token by one warp. What they have in common is found once, and the next
- * ones are on their way while some are placed: there are no branches, at which the compiler would
- * wait for them. So the last one may be placed again. */
+/* Heads [unit0, end) of a token by one warp. Values that they have in common are found once, and
+ * the next heads load while the current ones are stored. There are no branches: the compiler would
+ * wait for the loads at one. So the last head may be stored again. */
 DEV void heads_of_row(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
                       uint32_t unit0, uint32_t end) {
     struct heads_some next = heads_ask(c, task, row, unit0, end);
@@ -191,7 +190,7 @@ DEV void heads_of_row(const struct warp_context *c, const struct cuda_task *task
     }
 }
 
-/* QKV_HEADS. Warps share out tokens, and where there are few of these, a token's heads. */
+/* QKV_HEADS. The warps divide the tokens and, where there are few, also a token's heads. */
 DEV void run_qkv_heads(const struct warp_context *c, const struct cuda_task *task) {
     const uint32_t end = min(task->row1, SHARED->batch.rows.n_rows);
     const uint32_t rows = end > task->row0 ? end - task->row0 : 0,

@@ -3,7 +3,7 @@
  *   warps 0..7   compute: run task after task
  *   warp 8       loader: streams weight pages into the ring            (loader.cuh)
  *   warp 9       control: finds the next task, waits for its event     (control.cuh)
- *   warps 10, 11 Hopper: ask for the operands of tasks of many rows    (tile_producer.cuh)
+ *   warps 10, 11 Hopper: request the operands of tasks of many rows    (tile_producer.cuh)
  *
  * Dynamic shared memory, from its start:
  *
@@ -26,34 +26,34 @@
 #define COMPUTE_THREADS (32 * WARPS)
 #define LOADER_WARP     WARPS
 #define CONTROL_WARP    (WARPS + 1)
-#define ASK_WARP        (WARPS + 2) /* for weights; the last one for activations */
+#define ASK_WARP        (WARPS + 2) /* requests weights; the last warp requests activations */
 
-/* A partial sum of a dot product (graph/partials.h) is one chain of tensor core steps. One compute
- * warp works on one at a time. */
+/* A partial sum of a dot product (graph/partials.h) is one chain of tensor core steps. A compute
+ * warp works on one partial sum at a time. */
 static_assert(PARTIALS == WARPS, "the page of a step picks the warp");
 
 #define SCRATCH_BYTES CUDA_SCRATCH_BYTES
 #define CONTROL_BYTES CUDA_CONTROL_BYTES
 #define SHARED_BYTES  cuda_shared_bytes(__CUDA_ARCH__ / 10)
 
-/* Page slots per compute warp: what the shared memory leaves. 3 on sm_90 (192 KB). */
+/* Page slots per compute warp: as many as the rest of shared memory holds. 3 on sm_90 (192 KB). */
 #define RING_DEPTH     ((SHARED_BYTES - SCRATCH_BYTES - CONTROL_BYTES) / (CUDA_PAGE_BYTES * WARPS))
 #define RING_PAGES     (RING_DEPTH * WARPS)
 #define RING_BYTES     (RING_PAGES * CUDA_PAGE_BYTES)
 #define MAX_RING_PAGES 24
 
 /* Page slots per compute warp that a task of ATTENTION leases for keys and values
- * (attention_mixed_parts.cuh). Weights of the next tasks may have the rest. */
+ * (attention_mixed_parts.cuh). Weights of the next tasks may use the other slots. */
 #define STEPS_DEPTH (RING_DEPTH < 2 ? RING_DEPTH : 2)
 
 /* Whether graphs of 32 rows stream their weights (matmul_stream.cuh). */
 #define HAS_STREAM_32_FORMS (HAS_WGMMA && QN_STREAM_32)
 
-/* 0: one thread says that a warp or the block is done with something, after a barrier that all its
- * threads have reached; and a new iteration says that all of the last one is done.
- * 1: every thread says so itself, and control waits for all of them. compute-sanitizer's racecheck
- * needs this: it follows an order through one barrier of the block, not through two and not through
- * other blocks. */
+/* 0: one thread arrives for its warp or its block, after a barrier that all their threads have
+ * reached; and the publication of an iteration says that all tasks of the last one are done.
+ * 1: every thread arrives itself, and control waits for all of them. compute-sanitizer's racecheck
+ * needs this: it follows an order through one barrier of the block, but not through two barriers
+ * and not through other blocks. */
 #ifndef QN_EACH_ARRIVES
 #define QN_EACH_ARRIVES 0
 #endif
@@ -70,46 +70,46 @@ enum {
     MAX_PLACES = CUDA_PLACES,             /* token rows whose place the block keeps */
     MAX_LOGIT_PLACES = 64,                /* logit rows */
 
-    GO_DROP = 0x100, /* a message instead of a descriptor's number: drop pages of a wrong guess */
+    GO_DROP = 0x100, /* in place of a descriptor's slot: drop the pages of a wrong guess */
 };
 
 /* A token row of the iteration. */
 struct row_place {
     uint32_t position_slot; /* position * PROG_MAX_SEQS + slot */
-    uint32_t kv_row;        /* where it lies in every layer's cache: see kv_row() */
+    uint32_t kv_row;        /* the row's place in every layer's cache: see kv_row() */
 };
 static_assert((uint64_t)SPEC_MAX_MODEL_LEN * PROG_MAX_SEQS <= 1ull << 32, "struct row_place");
 
-/* Attention's work list from an item on (attention_items.cuh). */
+/* The rest of attention's work list, from one item on (attention_items.cuh). */
 struct attention_item {
     uint32_t left;             /* items, this one included */
     uint32_t row, slot;        /* token row, its slot */
-    uint32_t lo, hi;           /* positions that it sees */
+    uint32_t lo, hi;           /* positions [lo, hi) that the row sees */
     uint32_t fresh;            /* the first position of the slot that this iteration writes */
-    uint32_t piece, piece_end; /* this one; the row's last one + 1 */
+    uint32_t piece, piece_end; /* the item's piece; the row's last piece + 1 */
     uint32_t head;             /* step of heads, below HEAD_STEPS */
     uint16_t kind;             /* of operator */
     uint16_t slides;           /* whether its layer has a window: see window_if */
 };
 
-/* The rest of the list of attention's items that two warps share (attention_mixed.cuh). */
+/* The rest of attention's work list that two warps share (attention_mixed.cuh). */
 struct steps_list {
     uint32_t item, last;
     uint32_t row, row_end; /* rows left of the item */
-    uint16_t tokens;       /* of an item: a step has as many, if they are of one request */
+    uint16_t tokens;       /* of an item. A step has as many if they are of one request */
     uint16_t slides;       /* as attention_item's */
 };
 
-/* A step of it. */
+/* A step of that list. */
 struct steps_found {
-    uint16_t head, n_tokens; /* step of heads, below HEAD_STEPS; 0: there is no such step */
+    uint16_t head, n_tokens; /* step of heads, below HEAD_STEPS; 0 tokens: no step */
     uint32_t row0;
     uint32_t lo, hi; /* positions that any of the rows sees */
     uint32_t fresh;  /* the only position that the iteration adds; ~0: there may be more */
 };
 
-/* The part of a warp's context that lasts from task to task. `place`: page, turn and ready_parity
- * of 8 bits each, n_drops of one, next of seven. */
+/* The part of a warp's context that lasts from task to task. `place` packs page, turn and
+ * ready_parity (8 bits each), n_drops (1 bit) and next (7 bits). */
 struct warp_state {
     uint32_t place, message;
     uint64_t list_key; /* task and iteration of the list below: items_first, units_begin */
@@ -123,8 +123,8 @@ struct warp_state {
     struct attention_item run; /* where the next run begins (attention_decode_long.cuh) */
 };
 
-/* The loader's word about the next lease. LEASE_READY: the weights may be asked for, but warp 10
- * has not been told. */
+/* State of the next lease. LEASE_READY: its weights may be requested, but warp 10 has not been
+ * told. LEASE_OPEN: warp 10 has been told. */
 enum { LEASE_READY = 1, LEASE_OPEN };
 
 struct block_shared {
@@ -132,23 +132,24 @@ struct block_shared {
     struct cuda_task open;
     struct warp_state warp[WARPS]; /* compute's own */
     struct cuda_args
-        args; /* a copy: a function that is not inlined reads the kernel's by way of L2 */
+        args; /* a copy: functions that are not inlined read the kernel's parameter through L2 */
     uint64_t page_full[MAX_RING_PAGES], page_empty[MAX_RING_PAGES];
-    /* For message i % GO_DEPTH. go_full: its task is announced. go_ready: the task's event is
-     * activated. go_empty: the compute warps, and the loader where it reads messages, are done. */
+    /* Element i % GO_DEPTH is for message i. go_full: its task is announced. go_ready: the task's
+     * event is activated. go_empty: the compute warps are done with the message, and so is the
+     * loader where it reads messages. */
     uint64_t go_full[GO_DEPTH], go_ready[GO_DEPTH], go_empty[GO_DEPTH];
     uint64_t drop_ready;
     uint64_t entered,
-        left;      /* control -> loader: an iteration's rows are there; back: it read them */
+        left;      /* control -> loader: an iteration's rows are laid out; back: they are read */
     uint64_t stop; /* control -> compute: no message follows */
     uint64_t quit; /* compute -> loader, warps 10, 11: leave */
     /* For each stage; or for each slot of weights, then for each slot of activations. */
     uint64_t packed_full[MAX_W_SLOTS + MAX_X_SLOTS], packed_empty[MAX_W_SLOTS + MAX_X_SLOTS];
-    uint64_t piece_full[2];  /* a piece of attention has come: attention_prefill.cuh */
-    uint64_t piece_empty[2]; /* all compute warps are done with it */
-    /* tile_producer.cuh. lease_open, loader or compute -> warp 10: it may ask for the weights of
-     * the task `open`. lease_taken, compute -> warp 11: task `leased` has the lease; leased_ready
-     * is twice the index of the task's go_ready, plus the phase to wait for. */
+    uint64_t piece_full[2];  /* a piece of the context has arrived: attention_prefill.cuh */
+    uint64_t piece_empty[2]; /* all compute warps are done with the piece */
+    /* tile_producer.cuh. lease_open, loader or compute -> warp 10: warp 10 may request the weights
+     * of the task `open`. lease_taken, compute -> warp 11: task `leased` holds the lease;
+     * leased_ready is twice the index of the task's go_ready, plus the phase to wait for. */
     uint64_t lease_open, lease_taken;
     uint32_t lease; /* LEASE_* */
     uint32_t leased, leased_ready;
@@ -157,22 +158,23 @@ struct block_shared {
         uint64_t kv; /* the layer's cache */
         uint32_t slot, kv_head, hi;
         uint32_t phase;               /* of each piece_full's next use, a bit each */
-    } pieces;                         /* compute's own: the context whose pieces are asked for */
+    } pieces;                         /* compute's own: the context whose pieces are requested */
     uint32_t go[GO_DEPTH];            /* descriptor slot or GO_* */
     uint32_t watch[GO_DEPTH];         /* control's own: event to trigger when that task is done */
-    uint32_t slot_free[N_TASK_SLOTS]; /* control's own: messages done before a slot is free */
+    uint32_t slot_free[N_TASK_SLOTS]; /* control's own: messages to be done before a slot is free */
     uint32_t tracing; /* control -> compute: records in a trace's ring; 0: record nothing */
     uint32_t flag;    /* control -> compute: the flag of this iteration's data; not 0 */
-    uint64_t trace_ring, n_traced; /* compute's own, and records so far */
+    uint64_t trace_ring, n_traced; /* compute's own: its ring, records so far */
     uint32_t published;     /* control -> loader: the iteration that runs, as rt_shared.published */
     uint32_t epoch;         /* ... and how often its variant has run: an event's goal */
     struct rt_batch batch;  /* a copy, with the numbers of rows of the running iteration */
     uint32_t drop[WARPS];   /* loader -> compute: pages that each warp drops, */
     uint32_t drop_turn;     /* and the warp that gets the next page */
-    uint32_t last_position; /* control -> compute: the largest of `place` */
-    uint32_t decode_only;   /* control -> compute: each token row is another request's */
-    /* control -> compute: in an iteration of one row the pieces of each head, if each piece is an
-     * item (attention_items.cuh); else very many. Of layers without and with a window. */
+    uint32_t last_position; /* control -> compute: the largest position in `place` */
+    uint32_t decode_only;   /* control -> compute: no two token rows are of one request */
+    /* control -> compute: pieces of each head in an iteration of one row, if each piece counts as
+     * one item (attention_items.cuh); else 0xffff. [0]: layers without a window, [1]: layers with
+     * one. */
     uint16_t one_row_pieces[2];
     union alignas(16) {          /* the running task's */
         float inv_rms[MAX_TILE]; /* several rows: 1 / rms of each */
@@ -183,8 +185,8 @@ struct block_shared {
     };
     alignas(16) struct row_place place[MAX_PLACES]; /* of the iteration's first token rows */
     uint16_t logit_row[MAX_LOGIT_PLACES];
-    uint64_t control[28]; /* struct control: here, because local memory goes through an L1 that
-                             every acquire empties */
+    uint64_t control[28]; /* struct control: here, because local memory goes through L1, which
+                             every acquire invalidates */
 };
 static_assert(sizeof(struct block_shared) <= CONTROL_BYTES, "shared memory map");
 
@@ -220,8 +222,8 @@ DEV struct warp_context context_of(const struct cuda_args *args, uint32_t thread
     return c;
 }
 
-/* Between two tasks a compute warp's context lies in shared memory: every kind of task is run by a
- * function that is not inlined (mega.cuh), whose caller would keep values in local memory. */
+/* Between two tasks a compute warp's context lies in shared memory. Every kind of task is run by a
+ * function that is not inlined (mega.cuh), whose caller would keep the context in local memory. */
 DEV struct warp_context context_load(void) {
     ASSUME(threadIdx.x < COMPUTE_THREADS);
     struct warp_context c = context_of(&SHARED->args, threadIdx.x, 0, 0);
@@ -261,8 +263,8 @@ DEV uint32_t page_next(uint32_t count) {
     return count == 2 * RING_DEPTH - 1 ? 0 : count + 1;
 }
 
-/* The number of a warp's next page. Warps before the one that gets the next page have had one page
- * more than that one and those after it. */
+/* The number of a warp's next page. Warps before c->turn have taken one page more than warp c->turn
+ * and the warps after it. */
 DEV uint32_t page_of_warp(const struct warp_context *c, uint32_t warp) {
     const bool more = warp < c->turn, own = c->warp < c->turn;
     if (more == own) return c->page;
@@ -287,7 +289,7 @@ DEV const uint4 *page_acquire(const struct warp_context *c) {
     return page_at(slot);
 }
 
-/* Waits for the page n < RING_DEPTH after the next one. Gives its slot. */
+/* Waits for the page n < RING_DEPTH after the next one. Returns its slot. */
 DEV uint32_t page_acquire_after(const struct warp_context *c, uint32_t n) {
     const uint32_t count = page_after(c->page, n);
     const uint32_t slot = page_slot(c->warp, count);
@@ -302,10 +304,11 @@ DEV void page_release(struct warp_context *c) {
     c->page = page_next(c->page);
 }
 
-/* The same where loads of the page may still be under way, behind many others: nothing else orders
- * them before a bulk copy into it, which writes through a proxy of its own. With 9 to 16 rows,
- * whose warps ask for 64 words of activations each beside the pages, one iteration in some 50 of
- * Qwen3-8B had other bits (H100); none had where the ring was never full (QN_CUDA_FLIGHT=4). */
+/* The same for a warp whose loads of the page may still be outstanding, behind many other loads.
+ * Nothing else orders them before a bulk copy into the page, which writes through the async proxy.
+ * With 9 to 16 rows, whose lanes load 64 words of activations each beside the pages, about one
+ * iteration in 50 of Qwen3-8B had other bits (H100). None had where the ring was never full
+ * (QN_CUDA_FLIGHT=4). */
 DEV void page_release_read(struct warp_context *c) {
     page_copy_fence_shared();
     page_release(c);
@@ -316,16 +319,17 @@ DEV bool block_stops(void) {
     return barrier_test_acquire_cta(&SHARED->stop, 0);
 }
 
-/* Waits for the control warp. False: control stopped instead. Every warp finds the same: control
- * stops after its last arrival, and a warp that sees the stop looks at the barrier once more. */
+/* Waits for an arrival of control. False: control stopped instead. Every warp gets the same answer:
+ * control stops after its last arrival, and a warp that sees the stop tests the barrier once
+ * more. */
 DEV bool wait_control(const struct warp_context *c, uint64_t *barrier, uint32_t parity) {
     while (!barrier_try_acquire_cta(barrier, parity))
         if (block_stops()) return barrier_test_acquire_cta(barrier, parity);
     return true;
 }
 
-/* Every task waits here, once, for its event. Before, it may only touch data that does not change
- * within an iteration. False: the launch ends. */
+/* Every task waits here, once, for its event. Before that, it may only touch data that does not
+ * change within an iteration. False: the launch ends. */
 DEV bool wait_ready(struct warp_context *c) {
     uint32_t i = c->message % GO_DEPTH;
     bool ready = wait_control(c, &SHARED->go_ready[i], c->ready_parity >> i & 1);
@@ -335,7 +339,7 @@ DEV bool wait_ready(struct warp_context *c) {
 
 /* The same for a task that does not wait for a hint (task/transport.c) but polls its data at once.
  * That saves the trip to L2 after the event. Only few blocks have such tasks, so their polls do not
- * delay others. */
+ * delay other blocks. */
 DEV bool wait_data(struct warp_context *c, const struct cuda_task *task) {
     if ((task->flags & CUDA_WAIT_HINT) == 0) return wait_ready(c);
     c->ready_parity ^= 1u << c->message % GO_DEPTH;
@@ -344,8 +348,8 @@ DEV bool wait_data(struct warp_context *c, const struct cuda_task *task) {
 
 /* The counter of the hint that a task sends, in thread 0; else NULL. Dependents poll the results
  * from the hint on, so a task sends it when it is about to store them: both arrive at the same
- * time. It is not sent while warps wait for pages, because the polls would delay these. Called
- * before the task's event, because it takes some trips to shared memory. */
+ * time. A task does not send its hint while warps wait for pages, because the polls would delay the
+ * pages. This is called before the task's event, because it takes some trips to shared memory. */
 DEV uint32_t *task_hint(const struct warp_context *c, const struct cuda_task *task) {
     if (c->thread != 0 || (task->flags & CUDA_TRIGGER_HINT) == 0) return nullptr;
     return rt_counter(&SHARED->args.rt, task->trigger);

@@ -1,13 +1,14 @@
 /* control.cuh - the control warp: a block's worker (rt_worker.h). It does its work while the
  * compute warps run a task, so that none of it lies between two tasks.
  *
- *   fetch     descriptors of the next tasks of the list, FETCH_AHEAD of them, into shared memory
- *   announce  tells the compute warps which descriptor comes next, so that they fetch constants
- *             while its event is not activated yet
- *   wait      polls the event: the only poller of the block, while the task before still runs
- *   ready     lets the compute warps run it
+ *   fetch     copies the descriptors of the list's next FETCH_AHEAD tasks into shared memory
+ *   announce  tells the compute warps which descriptor comes next, so that they load constants
+ *             while the task's event is not activated yet
+ *   wait      polls the event while the task before still runs. No other warp polls events, but for
+ *             the loader, whose pages may depend on a list of experts
+ *   ready     lets the compute warps run the task
  *   trigger   sends the triggers of the end event, because the block that activates it plays the
- *             boundary; all others the compute warps send themselves (task_finish)
+ *             boundary. The compute warps send all other triggers (task_finish)
  *   boundary  played by the block that activates the end event. One of the blocks that may play it
  *             has read the doorbell before. The news are posted while the block's next task runs
  *   ahead     prepares the next iteration while the last tasks run, on the guess that it is like
@@ -25,8 +26,8 @@
 #include "kernels/cuda/block/trace.cuh"
 #include "runtime/rt_worker.h"
 
-/* Polls of a wait between two looks at the stop word: a card's iterations have longer waits, the
- * emulated one's need not. */
+/* Polls of a wait between two looks at the stop word. A GPU's iterations have waits longer than
+ * this; the emulated GPU's need not. */
 #ifndef QN_LOOK_EVERY
 #define QN_LOOK_EVERY 64
 #endif
@@ -36,8 +37,8 @@ enum {
     LOOK_EVERY = QN_LOOK_EVERY,
     ROWS_AT_ONCE = 16, /* token rows whose places are fetched together */
     BELL_NS = 50000,   /* between two readings of the host's doorbell while tasks run */
-    QUICK_NEWS = 16,   /* so many news are posted while any task runs */
-    PATIENT_LOOKS = 8, /* after so many looks more news are posted in any case */
+    QUICK_NEWS = 16,   /* most news that are posted while any task runs */
+    PATIENT_LOOKS = 8, /* looks after which more news are posted in any case */
 };
 
 struct control {
@@ -53,14 +54,14 @@ struct control {
     uint32_t n_fetched; /* AOT descriptors fetched */
     uint32_t ahead;     /* task index to fetch next */
     uint32_t n_jit;     /* JIT descriptors fetched */
-    uint64_t heard_ns;  /* when it read the doorbell */
+    uint64_t heard_ns;  /* when control read the doorbell */
     uint32_t beat;
     uint32_t n_looks; /* while news are owed */
     uint32_t left;    /* phase of the barrier `left` */
-    bool entered;     /* it has entered an iteration of this launch */
+    bool entered;     /* control has entered an iteration of this launch */
     bool listens;     /* reads the doorbell in this iteration */
     bool prepared;    /* rows are laid out for the next iteration, guessed to be steady */
-    bool announced;   /* the next iteration's first task is, guessed to be of the same variant */
+    bool announced;   /* the next iteration's first task is announced, its variant guessed */
     bool stop;
 };
 
@@ -99,8 +100,8 @@ DEV bool control_idle(struct control *c) {
 }
 
 /* Reads the doorbell every BELL_NS, in a block that may play the boundary. Trips over the bus seem
- * to hold up other accesses of the block's GPC, and not to overlap: when every block with a task of
- * SAMPLE made one at each look, half of the device crept through the LM head of 64 requests
+ * to hold up other accesses of the block's GPC, and not to overlap. When every block with a task of
+ * SAMPLE made a trip at each look, half of the device ran the LM head of 64 requests very slowly
  * (docs/measurements.md, "Boundary and host"). */
 DEV void control_listen(struct control *c) {
     const uint64_t now = rt_now_ns();
@@ -109,13 +110,14 @@ DEV void control_listen(struct control *c) {
     rt_boundary_listen(rt_here());
 }
 
-/* Whether the news of the boundary that this block has played take no longer than a short task. */
+/* Whether posting the news of the boundary that this block has played takes no longer than a short
+ * task. */
 DEV bool control_is_quick(const struct control *c) {
     return c->w.n_news <= QUICK_NEWS;
 }
 
 /* Looks whether the launch ends and whether the program stalls. A block that has played the
- * boundary posts its news here if its next task does not come. */
+ * boundary posts its news here if it waits for its next task. */
 DEV void control_look(struct control *c) {
     c->stop = rt_stopped(rt_here());
     if (c->w.owes_post && (control_is_quick(c) || ++c->n_looks == PATIENT_LOOKS)) control_post(c);
@@ -123,8 +125,8 @@ DEV void control_look(struct control *c) {
     if (c->listens && c->n_watched != 0) control_listen(c);
 }
 
-/* Waits until at most `most` messages are not done. False: the launch ends. A task that polls data
- * may take as long as an event. */
+/* Waits until at most `most` messages are not done. False: the launch ends. This looks as often as
+ * a wait for an event does, because a task that polls data may take as long. */
 CODE(bool, control_until, struct control *c, uint32_t most) {
     c->w.spins = 0;
     c->w.idle_since = 0;
@@ -136,7 +138,8 @@ CODE(bool, control_until, struct control *c, uint32_t most) {
     return true;
 }
 
-/* Sends a message, for which there is room. A task needs control_ready after it. */
+/* Sends a message; the caller knows that there is room for it. After a task's message control_ready
+ * must follow. */
 DEV void control_go(struct control *c, uint32_t message, uint32_t watched_event) {
     uint32_t i = c->n_go % GO_DEPTH;
     c->shared->watch[i] = watched_event;
@@ -165,7 +168,7 @@ DEV uint32_t control_place(const struct control *c, uint32_t position) {
 }
 
 /* Fetches the descriptor of the AOT task FETCH_AHEAD after the current one, as one group of copies.
- * All but the last FETCH_AHEAD - 1 groups are there: the current task's descriptor is. */
+ * Once all but the last FETCH_AHEAD - 1 groups have arrived, the current task's descriptor has. */
 DEV bool control_fetch_ahead(struct control *c, uint32_t position) {
     if (!control_fetch(c, c->n_fetched % N_AOT_SLOTS, c->ahead)) return false;
     c->ahead = rt_here()->aot[control_place(c, position + 1)];
@@ -174,7 +177,7 @@ DEV bool control_fetch_ahead(struct control *c, uint32_t position) {
     return true;
 }
 
-/* Fetches the first descriptors of the list, if they are not there. */
+/* Fetches the first descriptors of the list, if they are not fetched yet. */
 DEV bool control_fetch_first(struct control *c) {
     if (c->fetched == c->w.list_variant) return true;
     c->fetched = c->w.list_variant;
@@ -186,9 +189,9 @@ DEV bool control_fetch_first(struct control *c) {
 
 /* ---- running a task ---- */
 
-/* The task triggers the end event, so the block may have to play the boundary. One such block reads
- * the doorbell: the one with SAMPLE's first row. (Of several bands of logit rows the first one does
- * not end the iteration: then the boundary itself reads it.) */
+/* The task triggers the end event, so the block may have to play the boundary. One of the blocks
+ * with such a task reads the doorbell: the one with SAMPLE's first row. (Of several bands of logit
+ * rows the first one does not end the iteration. Then the boundary itself reads the doorbell.) */
 CODE(void, control_ask, struct control *c, const struct cuda_task *task) {
     rt_boundary_ask(rt_here(), &c->w);
     if (task->kind != OP_SAMPLE || task->row0 != 0 || c->listens) return;
@@ -203,8 +206,9 @@ CODE(void, control_post, struct control *c) {
     rt_boundary_post(rt_here(), &c->w);
 }
 
-/* Whether news may be posted while a task of this kind runs. Nobody polls the block's next event
- * meanwhile: the news of 64 requests take 35 us (H200), and all blocks wait for EMBED. */
+/* Whether news may be posted while a task of this kind runs. Meanwhile control does not poll the
+ * block's next event: posting the news of 64 requests takes 35 us (H200), and all blocks wait for
+ * EMBED. */
 DEV bool control_may_post(const struct control *c, uint32_t kind) {
     return control_is_quick(c) ? kind != OP_EMBED : kind == OP_GATED_MLP;
 }
@@ -253,14 +257,15 @@ DEV void control_entered(struct control *c) {
     c->end_event = rt_here()->variants[variant].end_event;
 }
 
-/* Enters the iteration that was published last. False: none was since. */
+/* Enters the iteration that was published last. False: none was published since. */
 DEV bool control_advance(struct control *c) {
     if (!rt_worker_advance(rt_here(), &c->w)) return false;
     control_entered(c);
     return true;
 }
 
-/* The other work between two polls of an event. A trip to L2 is made only now and then. */
+/* The other work between two polls of an event. It looks, which takes a trip to L2, only every
+ * LOOK_EVERY polls. */
 CODE(void, control_between_polls, struct control *c, uint32_t polls) {
     if (c->n_watched != 0) control_reap(c);
     if (polls % LOOK_EVERY == 0) control_look(c);
@@ -284,7 +289,7 @@ DEV bool control_wait_event(struct control *c, const struct cuda_task *task) {
     return true;
 }
 
-/* Waits for the event of the next AOT task, which is announced. False: the launch ends. */
+/* Waits for the event of the next AOT task, which is announced already. False: the launch ends. */
 DEV bool control_run(struct control *c, uint32_t slot) {
     if (!control_wait_event(c, &c->shared->task[slot])) return false;
     control_ready(c, slot);
@@ -302,7 +307,7 @@ DEV uint32_t control_slot(const struct control *c, uint32_t after) {
 
 /* ---- iterations ---- */
 
-/* Plays the boundary, if the news of the last one are posted. */
+/* Plays the boundary, if the news of the boundary before are posted. */
 CODE(void, control_boundary, struct control *c) {
     if (rt_boundary_ask(rt_here(), &c->w) && rt_worker_boundary(rt_here(), &c->w))
         control_entered(c);
@@ -310,8 +315,8 @@ CODE(void, control_boundary, struct control *c) {
 
 CODE_AHEAD(void, control_rows_steady, struct block_shared *s);
 
-/* Whether nobody in the block reads the places of the iteration's rows any more: of its tasks only
- * SAMPLE may be left, which does not need them, and the loader is done. True only once. */
+/* Whether no warp of the block reads the places of the iteration's rows any more. Only a task of
+ * SAMPLE, which does not need them, may be left, and the loader is done. True only once. */
 DEV bool control_rows_free(struct control *c) {
     control_reap(c);
     const uint32_t last = c->shared->go[(c->n_go - 1) % GO_DEPTH];
@@ -323,9 +328,10 @@ DEV bool control_rows_free(struct control *c) {
     return true;
 }
 
-/* Prepares the next iteration while the last tasks of this one run, on the guess that it is steady:
- * lays out its rows. If its first task here is EMBED, for which all blocks wait, announces that
- * task to the compute warps. control_enter finds out whether the guess was right. */
+/* Prepares the next iteration while the last tasks of this one run, on the guess that the next one
+ * is steady: lays out its rows. If the block's first task of it is EMBED, for which all blocks
+ * wait, control announces that task to the compute warps. control_enter finds out whether the guess
+ * was right. */
 CODE(void, control_ahead, struct control *c) {
     if (!control_rows_free(c)) return;
     c->prepared = true;
@@ -337,9 +343,9 @@ CODE(void, control_ahead, struct control *c) {
         c->announced = control_announce(c, slot);
 }
 
-/* The announced task is not one of this iteration: makes it do nothing. To be called after rows are
- * laid out, because the task looks at their number, and before control_drop, which waits for the
- * task. */
+/* Turns the announced task into one that does nothing, because it is not of this iteration. Called
+ * after rows are laid out, because the task reads their number, and before control_drop, which
+ * waits for the task. */
 CODE(void, control_void, struct control *c) {
     struct cuda_task *task = &c->shared->task[control_slot(c, 0)];
     task->row1 = task->row0;
@@ -349,20 +355,21 @@ CODE(void, control_void, struct control *c) {
     c->announced = false;
 }
 
-/* Waits until there is another list to run. False: the launch ends. */
+/* Waits until the block has a task: the next one of a list, or a claimed one. False: the launch
+ * ends. */
 DEV bool control_wait_iteration(struct control *c) {
     const struct rt *rt = rt_here();
     c->w.spins = 0;
     c->w.idle_since = 0;
     for (uint32_t polls = 1; c->w.next == c->w.end && c->w.claimed == RT_NONE; polls++) {
         if (AHEAD && !c->prepared && c->entered) control_ahead(c);
-        /* An iteration with a task of ours that is not done does not end. */
+        /* The iteration does not end while a task of this block is not done. */
         if (c->n_watched == 0 && control_advance(c)) continue;
         if (control_claims(c)) break;
         control_between_polls(c, polls);
-        if (c->w.boundary) { /* owed only when all tasks are done: never while waiting for one */
+        if (c->w.boundary) { /* it is owed only when all tasks are done */
             control_boundary(c);
-        } else if (c->n_watched == 0 && polls % 16 == 0) { /* not RUN only without tasks */
+        } else if (c->n_watched == 0 && polls % 16 == 0) { /* while tasks run, the phase is RUN */
             uint32_t phase = rt_load_relaxed(&rt->shared->phase);
             if (phase != RT_PHASE_RUN) rt_worker_between(rt, &c->w, phase);
             if (c->w.owes_post) control_post(c);
@@ -372,9 +379,9 @@ DEV bool control_wait_iteration(struct control *c) {
     return true;
 }
 
-/* The places of a steady iteration's first token rows, for QKV and attention of all layers: each is
- * one position further than in the iteration before. Eight rows at a time, without a branch while
- * none of them comes to another block of the cache. */
+/* Lays out the places of a steady iteration's first token rows, for QKV and attention of all
+ * layers. Each row is one position further than in the iteration before. Eight rows are done at a
+ * time, without a branch while none of them enters another KV block. */
 CODE(void, control_rows_steady, struct block_shared *s) {
     static_assert(MAX_PLACES % 8 == 0 && sizeof(struct row_place) == 8, "two places a vector");
     const uint32_t n = s->batch.rows.n_rows;
@@ -408,7 +415,7 @@ CODE(void, control_rows, const struct control *c) {
     const struct rt_rows *rows = &rt_here()->batch->rows;
     uint32_t n = 0, n_logits = 0, n_alone = 0, steady = 0, first = 0, last = 0, slot_before = ~0u;
     bool decode_only = true;
-    do { /* each array of rows is a multiple of 64 bytes: there is something to load beyond n */
+    do { /* each array of rows is a multiple of 64 bytes: loads beyond n stay inside it */
         uint32_t slot[ROWS_AT_ONCE], position[ROWS_AT_ONCE], row[ROWS_AT_ONCE];
         n = __ldcg(&rows->n_rows);
         n_logits = __ldcg(&rows->n_logit_rows);
@@ -446,14 +453,14 @@ CODE(void, control_rows, const struct control *c) {
     items_one_rows(s);
 }
 
-/* Copies the batch's addresses, which never change. Not before the first iteration is published:
- * until then they may be written. */
+/* Copies the batch's addresses. Called after the first iteration is published: until then the
+ * addresses may be written, afterwards they never change. */
 CODE(void, control_batch, struct block_shared *s) {
     s->batch = *rt_here()->batch;
 }
 
-/* Tells the block about the published iteration, once. The block has a task of it in hand, so the
- * iteration cannot end meanwhile. */
+/* Tells the block about the published iteration, once. The block has a task of that iteration which
+ * is not done, so the iteration cannot end meanwhile. */
 CODE(void, control_enter, struct control *c) {
     struct block_shared *s = c->shared;
     const uint32_t before = s->published;

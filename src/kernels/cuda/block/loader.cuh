@@ -2,18 +2,19 @@
  * compute warps take them, as far ahead as the ring has room. Here: room, waiting, and the pages of
  * weights. loader_work.cuh has the pages of a task, tasks.cuh the next task.
  *
- * Weights need no event. At most args->flight pages are requested and not yet here: more would
- * delay other blocks' critical pages without making memory any faster. In the midst of a long task
- * no block has critical pages, and args->flight_deep pages do make it a little faster.
+ * Weights need no event. At most args->flight pages are in flight (requested and not yet arrived):
+ * more would delay other blocks' critical pages and not make memory faster. In the middle of a long
+ * task no block has critical pages, and args->flight_deep pages make memory a little faster.
  *
  * At the end of its list the loader may go on with the same list, on the guess that the next
- * iteration runs the same variant (`guessing`). If another variant is published, it tells the
- * compute warps how many pages each must drop.
+ * iteration runs the same variant (`guessing`). If another variant is published, the loader tells
+ * the compute warps how many pages each must drop.
  *
- * The inner loop decides how fast a block can stream, and it is a chain of latencies: 500 cycles a
- * page when one thread ran it, 4.1 TB/s at most on the 132 SMs of an H200 that can read 4.5. So the
- * warp asks for LOADER_PAGES pages at a time: lane i waits for room for the i-th and asks for it.
- * All else is the same in all lanes. (Before sm_90 it is a page at a time, 16 bytes a lane.)
+ * The inner loop decides how fast a block can stream. It is a chain of latencies: when one thread
+ * ran it, a page took 500 cycles, 4.1 TB/s at most on the 132 SMs of an H200 that can read 4.5. So
+ * the warp requests LOADER_PAGES pages at a time: lane i waits for room for the i-th page and
+ * requests it. All else is the same in all lanes. (Before sm_90 the warp requests a page at a time,
+ * 16 bytes a lane.)
  */
 #ifndef QN_CUDA_BLOCK_LOADER_CUH
 #define QN_CUDA_BLOCK_LOADER_CUH
@@ -27,15 +28,15 @@
 #define PIECE_BLOCKS    (ATTENTION_PIECE / BLOCK_POSITIONS)
 #define LANE_BLOCKS     ((WARPS * PIECE_BLOCKS + 31) / 32)
 
-/* The numbers of the KV blocks of a run's pieces, in order: number[i] of lane l is that of block
- * l + 32 i, as far as the row reaches. */
+/* The numbers of the KV blocks of a run's pieces, in order: number[i] of lane l is of block
+ * l + 32 i, as far as the row's context reaches. */
 struct run_blocks {
     uint32_t number[LANE_BLOCKS];
 };
 
-/* Share number lane % 8 of item number lane / 8 from here on, all of one row and head: where the
- * share's keys begin in a layer's cache, in elements, and how many of its positions come as a page.
- */
+/* A lane's share: number lane % 8 of the item lane / 8 after the current one, all of one row and
+ * head. at: where the share's keys begin in a layer's cache, in elements. n: how many of its
+ * positions come as a page. */
 struct share_place {
     uint64_t at;
     uint32_t n;
@@ -43,8 +44,8 @@ struct share_place {
 
 enum { LANE_ITEMS = 32 / WARPS };
 
-/* The next items of a task: a run of several, or up to LANE_ITEMS of one row and head, one by one.
- * ATTENTION_STEP has only one at a time, because a run may follow. */
+/* The next items of a task: a run of several items, or up to LANE_ITEMS single items of one row and
+ * head. ATTENTION_STEP takes a single item at a time, because a run may follow it. */
 struct pages_step {
     uint32_t n_items;
     bool is_run;
@@ -55,19 +56,19 @@ struct pages_step {
 struct loader {
     const struct cuda_args *args;
     uint32_t lane;
-    uint32_t flight; /* most pages under way: near, or deep in the midst of tasks */
+    uint32_t flight; /* most pages in flight: near, or deep in the middle of tasks */
     uint32_t near, deep;
-    uint32_t burst;        /* pages to ask for at a time */
+    uint32_t burst;        /* pages to request at a time */
     uint32_t stream;       /* enum cuda_stream */
     uint32_t slot, parity; /* the next page's */
-    uint32_t n_flying;     /* the last so many pages may be under way; the others are here */
+    uint32_t n_flying;     /* the last so many pages may be in flight; the others have arrived */
     uint32_t guess_turn, n_guessed; /* warp of the first guessed page; guessed pages */
-    uint32_t published;             /* iteration whose list it works on */
+    uint32_t published;             /* iteration whose list the loader streams */
     uint32_t entered;               /* phase of the barrier `entered` */
     bool guessing, quit, wrong;
     bool between;      /* a task without pages came after the last one with pages */
-    uint64_t n_traced; /* records in its ring of the trace */
-    uint32_t rows_of;  /* the iteration whose rows it knows: loader_knows */
+    uint64_t n_traced; /* records in the loader's ring of the trace */
+    uint32_t rows_of;  /* the iteration whose rows are known: loader_knows */
     uint32_t list_key; /* attention_pages.cuh: the task whose first item is `item` */
     struct attention_item item;
     struct pages_step step; /* its first items */
@@ -79,7 +80,7 @@ struct loader_task {
     uint32_t kind, index, unit0, block0, block1, row0, rows, k_tiles;
     uint32_t tile, group, columns, unit_blocks;
     uint32_t window;     /* task_window */
-    uint32_t page_bytes; /* of a page that has weights */
+    uint32_t page_bytes; /* to copy of a page with weights */
 };
 
 /* A word of shared memory, the same for all lanes. */
@@ -87,12 +88,12 @@ DEV uint32_t loader_read(const uint32_t *p) {
     return __shfl_sync(~0u, shared_load_volatile(p), 0);
 }
 
-/* Whether the phase is complete. May sleep a while: for a warp that waits. */
+/* Whether the phase is complete. May sleep a while, so it is for a warp that only waits. */
 DEV bool loader_test(uint64_t *barrier, uint32_t parity) {
     return __all_sync(~0u, barrier_try_acquire_cta(barrier, parity));
 }
 
-/* The same, at once: for a warp that has other work. */
+/* The same without sleeping: for a warp that has other work. */
 DEV bool loader_peek(uint64_t *barrier, uint32_t parity) {
     return __all_sync(~0u, barrier_test_acquire_cta(barrier, parity));
 }
@@ -101,7 +102,7 @@ DEV bool loader_quits(void) {
     return loader_peek(&SHARED->quit, 0);
 }
 
-/* Takes note of a newly published iteration, if there is one, and so decides a guess. */
+/* Takes note of a newly published iteration, if there is one, which decides a guess. */
 DEV bool loader_enter(struct loader *l) {
     if (!loader_peek(&SHARED->entered, l->entered)) return false;
     const uint32_t published = loader_read(&SHARED->published);
@@ -124,8 +125,8 @@ DEV void loader_look(struct loader *l) {
     if (l->guessing) loader_enter(l);
 }
 
-/* Waits until it is known which iteration comes. False: the loader must leave, or the guess was
- * wrong (so below: "something happened instead"). */
+/* Waits until the guess is decided. False: the loader must leave, or the guess was wrong (so below:
+ * "something happened instead"). */
 DEV bool loader_decided(struct loader *l) {
     while (l->guessing && !l->quit && !l->wrong) {
         pause_ns(20);
@@ -135,14 +136,13 @@ DEV bool loader_decided(struct loader *l) {
 }
 
 /* Once per iteration, when its rows are known. Control has acquired the publication, which comes
- * after all stores of earlier iterations, and the loader has acquired it from control, by the
- * barrier `entered` or a message. Copies read through a proxy of their own, so they need the fence.
- */
+ * after all stores of earlier iterations. The loader has acquired it from control, by the barrier
+ * `entered` or a message. Bulk copies read through the async proxy, so they need the fence. */
 DEV void loader_enter_rows(struct loader *l) {
     if (l->rows_of == l->published) return;
     page_copy_fence();
     l->rows_of = l->published;
-    l->list_key = 0; /* no operator is 0 */
+    l->list_key = 0; /* no key is 0: no operator is */
 }
 
 /* Waits until the task's event, a counter, is activated. False: something happened instead. */
@@ -155,7 +155,7 @@ DEV bool loader_wait_event(struct loader *l, const struct cuda_task *task) {
         if (l->quit) return false;
     }
     rt_fence_acquire(counter);
-    page_copy_fence(); /* as loader_enter_rows */
+    page_copy_fence(); /* as in loader_enter_rows */
     return true;
 }
 
@@ -185,7 +185,7 @@ DEV struct loader_page loader_before(const struct loader *l, uint32_t n) {
                         : loader_page{l->slot + RING_PAGES - n, l->parity ^ 1};
 }
 
-/* The next n pages are asked for. */
+/* Goes past the next n pages, which have been requested. */
 DEV void loader_advance(struct loader *l, uint32_t n) {
     const struct loader_page next = loader_after(l, n);
     l->slot = next.slot;
@@ -193,9 +193,9 @@ DEV void loader_advance(struct loader *l, uint32_t n) {
     l->n_flying = min(l->n_flying + n, l->flight);
 }
 
-/* Waits until the next n pages, at most l->burst, may be asked for: their slots are empty, and few
- * enough pages are under way. False: something happened instead. Lane i waits for the i-th page.
- * The first lap waits for the phase before the first, which counts as complete. */
+/* Waits until the next n pages, at most l->burst, may be requested: their slots are empty, and few
+ * enough pages are in flight. False: something happened instead. Lane i waits for the i-th page. In
+ * the first lap of the ring it waits for the phase before the first, which counts as complete. */
 DEV bool loader_wait(struct loader *l, uint32_t n) {
     const uint32_t i = loader_page_of(l->lane);
     const struct loader_page mine = loader_after(l, i), before = loader_before(l, l->flight - i);
@@ -212,7 +212,7 @@ DEV bool loader_wait(struct loader *l, uint32_t n) {
     }
 }
 
-/* From now on at most so many pages may be under way. */
+/* From now on at most `flight` pages may be in flight. Waits for older ones. */
 DEV void loader_set_flight(struct loader *l, uint32_t flight) {
     if (flight + 1 + l->lane <= l->n_flying) {
         const struct loader_page before = loader_before(l, flight + 1 + l->lane);
@@ -290,9 +290,9 @@ DEV bool loader_issue_void(struct loader *l, uint32_t n) {
 /* ---- a long lap of the ring ----
  *
  * In a *long lap* the first `kept` pages, whole steps of eight, stay with the compute warps until
- * the end. The others, a power of two, are used again and again: the lap's pages, in turn. A lap
- * leaves every page slot in the other phase. So in the end each must have been used an odd number
- * of times, before loader_lap_end. There are no more pages under way than these; no guess is open.
+ * the end. The other page slots, a power of two, take the lap's further pages in turn, each slot
+ * many times. A lap leaves every page slot in the other phase, so each must have been used an odd
+ * number of times before loader_lap_end. Only these slots limit the flight. No guess is open.
  */
 
 /* Page number `at` of a long lap. */
@@ -304,7 +304,7 @@ DEV struct loader_page loader_lap_page(const struct loader *l, uint32_t kept, ui
     return p;
 }
 
-/* The loader leaves in front of page number `at`: waits for all copies. */
+/* The loader leaves before it has requested page number `at`: waits for all copies. */
 DEV void loader_lap_leave(struct loader *l, uint32_t kept, uint32_t at) {
     const uint32_t width = RING_PAGES - kept, i = l->lane;
     struct loader_page last = loader_after(l, i);
@@ -316,8 +316,8 @@ DEV void loader_lap_leave(struct loader *l, uint32_t kept, uint32_t at) {
     l->n_flying = 0;
 }
 
-/* Requests a page for each warp, from number `at` of a long lap on: n pages that lie one after the
- * other, and void ones. False: the loader must leave. */
+/* Requests a page for each warp, from page number `at` of a long lap on: n pages that lie one after
+ * the other, then void pages. False: the loader must leave. */
 DEV bool loader_lap_issue(struct loader *l, const char *src, uint32_t n, uint32_t kept,
                           uint32_t at) {
     const uint32_t own = loader_page_of(l->lane);
@@ -343,7 +343,7 @@ DEV bool loader_lap_issue(struct loader *l, const char *src, uint32_t n, uint32_
     return true;
 }
 
-/* The next page is the one after the lap. */
+/* Ends the lap: the next page is the one after it. */
 DEV void loader_lap_end(struct loader *l) {
     l->parity ^= 1;
     l->n_flying = l->flight;
@@ -363,7 +363,7 @@ DEV bool loader_wait_all(struct loader *l) {
 
 /* ---- trace ---- */
 
-/* Pages requested and not yet here. */
+/* Pages requested and not yet arrived. */
 DEV uint32_t loader_count_flying(const struct loader *l) {
     uint32_t n = 0;
     for (uint32_t i = 1; i <= l->n_flying; i++) {
@@ -393,7 +393,7 @@ DEV void loader_trace(struct loader *l, uint32_t task) {
               RT_TRACE_PAGES | RT_TRACE_PAGES_AUX(flying, free, CUDA_PAGE_BYTES >> 10) << 8, task);
 }
 
-/* A descriptor: lane l has its word l. */
+/* Loads a descriptor: lane l gets its word l. */
 DEV uint32_t loader_fetch(const struct loader *l, const struct cuda_task *from) {
     static_assert(sizeof *from == 32 * sizeof(uint32_t), "a word for every lane");
     return ((const uint32_t *)from)[l->lane];
@@ -430,7 +430,7 @@ DEV struct loader_task loader_task_of(uint32_t word) {
     t.columns = walk >> 16 & 255;
     t.unit_blocks = walk >> 24;
     t.page_bytes = CUDA_PAGE_BYTES;
-    if (QN_LATENT && t.kind == OP_LATENT_HEADS) /* steps of 16 columns, in order: the first ones */
+    if (QN_LATENT && t.kind == OP_LATENT_HEADS) /* only the first steps of 16 columns */
         t.page_bytes =
             min(ceil_div(QN_HEAD_DIM - QN_ROPE_DIM, 32) * 1024, (uint32_t)CUDA_PAGE_BYTES);
     return t;
@@ -441,15 +441,15 @@ DEV bool loader_has_pages(const struct loader_task *t) {
     return cuda_has_pages(t->kind) || t->columns == CUDA_LEASE;
 }
 
-/* Whether a task of so many pages is long enough to have flight_deep pages under way in its midst.
- * In a shorter task they would still be under way at its end, and delay the next task's data. */
+/* Whether a task of n_pages is long enough to have flight_deep pages in flight in its middle. In a
+ * shorter task they would still be in flight at its end, and delay the next task's data. */
 DEV bool loader_is_long(uint32_t n_pages) {
     return LOADER_PAGES > 1 && n_pages >= 3 * RING_PAGES;
 }
 
-/* Weights of a leased task lie in the ring's memory: they may be asked for as soon as no page is in
- * use. If the block has another task before, the weights would delay that task's reads: the compute
- * warps then say when these have come (lease_opens). */
+/* Weights of a leased task lie in the ring's memory, so warp 10 may request them as soon as no page
+ * is in use. If the block has another task before, the weights would delay that task's reads. Then
+ * the compute warps open the lease when these reads have arrived (lease_opens). */
 DEV void loader_open(struct loader *l, const struct loader_task *t, uint32_t word) {
     const struct rt_rows *rows = &SHARED->batch.rows;
     const uint32_t n = t->kind == OP_LM_HEAD ? rows->n_logit_rows : rows->n_rows;
@@ -462,17 +462,18 @@ DEV void loader_open(struct loader *l, const struct loader_task *t, uint32_t wor
         shared_store_release_cta(&SHARED->lease, l->between ? LEASE_READY : LEASE_OPEN);
         if (!l->between) barrier_arrive_release_cta(&SHARED->lease_open);
     }
-    __syncwarp(); /* before pages that tell the compute warps of the lease */
+    __syncwarp(); /* before the void pages, which tell the compute warps of the lease */
 }
 
-/* Whether the lease is of MIXED: the host's choice, or in place of PREFILL (form.def). */
+/* Whether the lease is for MIXED, which the host chose or which stands in for PREFILL
+ * (form.def). */
 DEV bool leases_steps(const struct loader_task *t) {
     return t->kind == OP_ATTENTION && !work_is_latent(t->kind) &&
            (t->tile == 0 || rows_are_mixed(SHARED));
 }
 
-/* Of a slice of latents the first piece's positions, as far as earlier iterations wrote them: to L2
- * while the lease is not there and the memory has little to do. */
+/* Prefetches to L2 the first piece of a slice of latents, up to the row's own position. This is
+ * done while the lease is not there and the memory has little to do. */
 DEV void loader_latents(const struct loader *l, const struct loader_task *t, uint32_t word,
                         const struct latent_slice *s) {
     const struct latent_place at = latent_place_at(SHARED, t->kind, t->window, s->first);
@@ -488,9 +489,9 @@ DEV void loader_latents(const struct loader *l, const struct loader_task *t, uin
 }
 
 /* A lease: void pages for the whole ring, or for the part of it that the steps of ATTENTION take.
- * All come at once, since the task waits for the last one. No guess goes beyond a lease: pages
- * behind it could not be dropped. The lease before gives its pages back together; until then few
- * lanes poll, because many would slow the compute warps. */
+ * All are sent at once, since the task waits for the last one. No guess goes beyond a lease,
+ * because pages behind it could not be dropped. The lease before releases its pages together. Until
+ * then only few lanes poll, because many would slow the compute warps. */
 DEV bool loader_lease(struct loader *l, const struct loader_task *t, uint32_t word) {
     struct latent_slice slice = {};
     if (work_is_latent(t->kind)) { /* a slice without items leases nothing */
@@ -510,9 +511,9 @@ DEV bool loader_lease(struct loader *l, const struct loader_task *t, uint32_t wo
     return true;
 }
 
-/* All pages of a task of one row, in the image's own order. When there is room for a page after the
- * first RING_PAGES, the task has its activations: until the next task no block waits for
- * activations, so more pages may be under way. */
+/* All pages of a task of one row, in the image's own order. Once there is room for a page after the
+ * first RING_PAGES, the task has its activations. Until the next task no block waits for
+ * activations, so more pages may be in flight. */
 DEV bool loader_one_row(struct loader *l, const struct loader_task *t, bool is_long) {
     const uint32_t all = (t->block1 - t->block0) * t->k_tiles;
     uint32_t n = is_long ? RING_PAGES : all;
@@ -525,9 +526,9 @@ DEV bool loader_one_row(struct loader *l, const struct loader_task *t, bool is_l
     return true;
 }
 
-/* One group of row blocks of a task of packed rows whose weights stream; it begins with page number
- * *at of the task. is_long: as with one row, but with half as many more pages under way, since a
- * block reads more activations. */
+/* One group of row blocks of a task of packed rows whose weights stream. The group begins with page
+ * number *at of the task. is_long: as with one row, but with half as many more pages in flight,
+ * since a block reads more activations. */
 DEV bool loader_group(struct loader *l, const struct loader_task *t, uint32_t first, uint32_t end,
                       bool is_long, uint32_t *at) {
     for (uint32_t k = 0; k < t->k_tiles; k += PARTIALS)
@@ -542,7 +543,7 @@ DEV bool loader_group(struct loader *l, const struct loader_task *t, uint32_t fi
 }
 
 #if HAS_STREAM_32_FORMS
-/* The same for stream_32: the parts of eight k-tiles, then those of the next eight. */
+/* The same for stream_32: all parts of eight k-tiles, then those of the next eight. */
 DEV bool loader_stream_32_group(struct loader *l, const struct loader_task *t, uint32_t first,
                                 uint32_t end, bool is_long, uint32_t *at) {
     const uint32_t parts = cuda_stream_32_parts(t->group), each = CUDA_PAGE_BYTES / parts;

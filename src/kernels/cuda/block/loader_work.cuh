@@ -31,7 +31,7 @@ DEV bool loader_work(struct loader *l, uint32_t word, const struct cuda_task *fr
     return true;
 }
 
-/* No copy may land after the block is gone. */
+/* Waits for all copies: none may land after the block has ended. */
 DEV void loader_drain(const struct loader *l) {
     for (uint32_t i = 1; i <= l->n_flying; i++) {
         const struct loader_page p = loader_before(l, i);

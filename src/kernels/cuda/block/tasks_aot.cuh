@@ -1,10 +1,10 @@
-/* tasks_aot.cuh - the next task (tasks.cuh) where every task has a worker: the next one of the
- * block's list.
+/* tasks_aot.cuh - tasks.cuh for programs that have only AOT tasks: a block runs the tasks of its
+ * list in order.
  *
- * Control announces a task before the one before it is ready. The loader runs through the list far
- * ahead of both, as far as the ring has room. At the end of the list it goes on with the same list,
- * on the guess that the next iteration runs the same variant (`guessing`). If another variant is
- * published, it tells the compute warps how many pages each must drop.
+ * Control announces a task before the task before it is ready. The loader is far ahead of both in
+ * the list, as far as the ring has room. At the end of the list it goes on with the same list, on
+ * the guess that the next iteration runs the same variant (`guessing`). If another variant is
+ * published, the loader tells the compute warps how many pages each must drop.
  */
 #ifndef QN_CUDA_BLOCK_TASKS_AOT_CUH
 #define QN_CUDA_BLOCK_TASKS_AOT_CUH
@@ -12,12 +12,13 @@
 #include "kernels/cuda/block/control.cuh"
 #include "kernels/cuda/block/loader_work.cuh"
 
-enum { LIST_BATCH = 8 }; /* tasks whose descriptors the loader asks for together */
+enum { LIST_BATCH = 8 }; /* tasks whose descriptors the loader loads together */
 
 /* ---- control ---- */
 
-/* A task is announced before the one before it is ready, so that the compute warps prepare it while
- * they wait for an event. If the task before has no event, it is announced after that. */
+/* A task is announced before the task before it is ready, so that the compute warps prepare it
+ * while they wait for an event. If the task before waits for no event, the announcement comes after
+ * it is ready. */
 DEV void control_tasks(struct control *c) {
     static_assert(FETCH_AHEAD == 2 && GO_DEPTH > 2, "the second descriptor is fetched, too");
     if (c->w.next == c->w.end || !control_fetch_first(c)) return;
@@ -43,7 +44,8 @@ CODE(void, control_drop, struct control *c) {
     while (c->n_done != c->n_go) control_reap(c);
 }
 
-/* The loader is done with the iteration before, so both see every change of variant. */
+/* The loader is done with the iteration before, so control and the loader see every change of
+ * variant. */
 DEV void control_tell_loader(struct control *c, uint32_t before) {
     struct block_shared *s = c->shared;
     s->published = c->w.published;
@@ -61,8 +63,8 @@ DEV void control_wait_loader(struct control *c) {
 
 /* ---- loader ---- */
 
-/* Descriptors of tasks that follow each other in a list; beyond its end that of its last task. Each
- * lane has one word of each. */
+/* Descriptors of tasks that follow each other in a list. Beyond the list's end the last task's is
+ * repeated. Each lane has one word of each descriptor. */
 struct loader_batch {
     uint32_t word[LIST_BATCH];
 };
@@ -88,10 +90,10 @@ DEV uint32_t batch_word(const struct loader_batch *b, uint32_t n) {
     return word;
 }
 
-/* Streams the whole list of the published iteration's variant. A warp waits at its next branch or
- * so for all that it has asked memory for, and asks for no weights meanwhile: one descriptor at a
- * time, asked for a task ahead, cost a trip to memory for each task. So descriptors come in
- * batches, one ahead, and the tasks' numbers two ahead. */
+/* Streams the whole list of the published iteration's variant. At about its next branch a warp
+ * waits for all its outstanding loads, and requests no weights meanwhile. So one descriptor at a
+ * time, loaded a task ahead, cost a trip to memory for each task. Therefore descriptors are loaded
+ * in batches, one batch ahead, and the tasks' numbers two batches ahead. */
 DEV bool loader_list(struct loader *l) {
     const struct rt *rt = &l->args->rt;
     const struct prog_list list =

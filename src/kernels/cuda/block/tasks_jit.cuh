@@ -1,6 +1,6 @@
-/* tasks_jit.cuh - the next task (tasks.cuh) where some are handed out at run time (rt_claim.h): the
- * earlier of the next one of the block's list and a JIT task that it has claimed. From there a
- * claimed task is like the others, and runs the same code.
+/* tasks_jit.cuh - tasks.cuh for programs that have JIT tasks (rt_claim.h). A block's next task is
+ * the earlier of the next one of its list and a JIT task that it has claimed. A claimed task is
+ * then like an AOT task, and runs the same code.
  *
  * No list names the next task, so the loader reads control's messages beside the compute warps and
  * streams the pages of each announced task: at most GO_DEPTH tasks ahead, and without guesses.
@@ -13,7 +13,8 @@
 
 /* ---- control ---- */
 
-/* Claims a JIT task, maybe of an iteration that this block, whose list is done, has not entered. */
+/* Claims a JIT task. The task may be of an iteration that this block, whose list is done, has not
+ * entered. */
 CODE(bool, control_claim, struct control *c) {
     const uint32_t before = c->w.published;
     if (!rt_worker_claim(rt_here(), &c->w)) return false;
@@ -25,13 +26,13 @@ DEV bool control_claims(struct control *c) {
     return rt_claim_open(rt_here(), &c->w, RT_NONE) && control_idle(c) && control_claim(c);
 }
 
-/* The next task of the list. False: the launch ends. */
+/* Runs the next task of the list. False: the launch ends. */
 DEV bool control_listed(struct control *c) {
     copy_wait<FETCH_AHEAD - 1>();
     return control_announce(c, control_slot(c, 0)) && control_run(c, control_slot(c, 0));
 }
 
-/* The claimed task. False: the launch ends. */
+/* Runs the claimed task. False: the launch ends. */
 DEV bool control_claimed(struct control *c) {
     const uint32_t task =
         rt_here()->jit[rt_here()->jit_first[rt_variant_of(c->w.published)] + c->w.claimed];
@@ -47,8 +48,8 @@ DEV bool control_claimed(struct control *c) {
     return true;
 }
 
-/* A block claims a task only when it has nothing to do: else it might hold two while another block
- * has none. */
+/* A block claims a task only when it has nothing to do. Otherwise it might hold two tasks while
+ * another block has none. */
 CODE(void, control_list_jit, struct control *c) {
     if (c->w.list.n > 0 && !control_fetch_first(c)) return;
     uint32_t bound = rt_claim_bound(rt_here(), &c->w);
@@ -82,7 +83,7 @@ DEV void control_wait_loader(struct control *c) {
 
 /* ---- loader ---- */
 
-/* Message number n of the control warp; false: told to leave. */
+/* Waits for control's message number n. False: the loader must leave. */
 DEV bool loader_wait_message(struct loader *l, uint32_t n) {
     while (!loader_test(&SHARED->go_full[n % GO_DEPTH], n / GO_DEPTH & 1)) {
         loader_look(l);
@@ -91,8 +92,8 @@ DEV bool loader_wait_message(struct loader *l, uint32_t n) {
     return true;
 }
 
-/* A message's slot is free again when the compute warps and the loader are done with it, so that
- * none is missed. */
+/* A message's slot is free again when the compute warps and the loader are done with it, so the
+ * loader misses no message. */
 DEV void loader_tasks(struct loader *l) {
     for (uint32_t n = 0; loader_wait_message(l, n); n++) {
         const uint32_t i = n % GO_DEPTH;

@@ -33,7 +33,7 @@ DEV void trace_start(const struct cuda_args *args, struct block_shared *shared) 
     if (blockIdx.x == 0) args->rt.trace->start_ns = rt_now_ns();
 }
 
-/* Once per iteration: whether the host wants records, and how many a ring has. */
+/* Once per iteration: whether the host wants records, and how many a ring holds. */
 DEV void trace_look(const struct cuda_args *args, struct block_shared *shared) {
     const struct rt_trace *t = rt_trace_of(&args->rt);
     if (t == nullptr) return;

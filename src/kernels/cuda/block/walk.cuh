@@ -7,15 +7,15 @@
  *   staged     (one row) the activations lie in shared memory as 16-bit floats; pages come row
  *              block by row block: one accumulator set at a time
  *   stream     (packed rows) every warp reads the activations of its k-tile from L2 and uses them
- *              for all row blocks of the group: pages come a step of each row block of the group,
- *              then the next step (cuda_abi.h). Where the last step lacks pages, void ones fill the
- *              eight
+ *              for all row blocks of the group: pages come one step of each row block of the
+ *              group, then the next step (cuda_abi.h). Where the last step has fewer than eight
+ *              pages, void pages fill it
  *   stream_32  (32 packed rows) the same, but a page has a half or a quarter of the columns of a
  *              k-tile, of two or of up to four row blocks one after the other: a warp works on all
  *              row blocks of the group at once
  *
  * Pages go to the compute warps in turn, so a slot of the ring always belongs to the same warp. All
- * ways give each output the same sums: graph/partials.h.
+ * three ways give each output the same sums: graph/partials.h.
  */
 #ifndef QN_CUDA_BLOCK_WALK_CUH
 #define QN_CUDA_BLOCK_WALK_CUH

@@ -6,20 +6,20 @@
  *
  *   WORK_STATIC   the task's descriptor: row blocks of an image of weights (loader.cuh)
  *   WORK_ROWS     the rows of the iteration, known when it is published (attention_items.cuh)
- *   WORK_TENSOR   experts: a tensor that an earlier task of the iteration writes. The task's event
- * says that it is written: the loader waits for the event, then reads how many items there are and
- * which
+ *   WORK_TENSOR   experts: a tensor that an earlier task of the iteration writes. The loader waits
+ *                 for the task's event, which says that the tensor is written, then reads how many
+ *                 items there are and which
  *
  * A kind of list is a struct L with the field `left` (items from here on, 0: the list is done) and
  * three functions:
  *
  *   L_begin(task)     the task's first item
  *   L_skip(&list, n)  goes on to the n-th item after this one
- *   L_pages(l, list)  the loader's: asks for the pages of the list's items, in the order in which
- *                     the compute warps take them; false: work_known's
+ *   L_pages(l, list)  the loader's: requests the pages of the list's items, in the order in which
+ *                     the compute warps take them. False: something happened instead (loader.cuh)
  *
  * L_begin and L_skip depend on nothing that changes while the task runs. A new kind of list is a
- * row of work_source and a case of loader_work (attention_pages.cuh).
+ * row of work_source and a case of loader_work (loader_work.cuh).
  */
 #ifndef QN_CUDA_BLOCK_WORK_LIST_CUH
 #define QN_CUDA_BLOCK_WORK_LIST_CUH
@@ -28,8 +28,8 @@
 
 enum work_source { WORK_STATIC, WORK_ROWS, WORK_TENSOR };
 
-/* The source of attention's lists. A test has WORK_TENSOR here: the pages are then asked for after
- * the task's event, and nothing else is different. */
+/* The source of attention's lists. A test sets WORK_TENSOR: the pages are then requested after the
+ * task's event, and nothing else is different. */
 #ifndef QN_ATTENTION_SOURCE
 #define QN_ATTENTION_SOURCE WORK_ROWS
 #endif
@@ -46,7 +46,7 @@ DEV bool work_is_of_experts(uint32_t kind) {
     return QN_EXPERTS != 0 && cuda_lists_experts(kind);
 }
 
-/* Whether its task leases the ring if it has items (attention_latent_lease.cuh). */
+/* Whether a task of the kind leases the ring, if it has items (attention_latent_lease.cuh). */
 DEV bool work_is_latent(uint32_t kind) {
     return QN_LATENT && (kind == OP_ATTENTION || kind == OP_ATTENTION_SPLIT) &&
            !work_is_attention(kind);

@@ -12,16 +12,16 @@
 #define KV_HEAD_STRIDE  QN_KV_HEAD_STRIDE
 #define KV_VALUE_STRIDE QN_KV_VALUE_STRIDE
 
-/* Whether wgmma multiplies keys and values of many rows as they come from the cache: heads of whole
- * lines of 128 bytes, a share's 16 positions in one block. */
+/* Whether wgmma multiplies keys and values of many rows in the layout that they have in the cache.
+ * Heads must be whole lines of 128 bytes, and a share's 16 positions must lie in one KV block. */
 #define ROWS_BY_WGMMA                                                                              \
     (HAS_WGMMA && QN_HEAD_DIM % 64 == 0 && QN_HEAD_DIM <= 128 && QN_KV_BLOCK % 16 == 0)
 
-/* How rows of keys or of values lie, in a block of the cache and in a page. Lines of 128 bytes have
- * their chunks of 16 bytes swapped by the position, which is what wgmma calls its swizzle of 128
- * bytes: no two of eight rows have a chunk in the same banks. Where wgmma reads them, the lines of
- * eight positions that have the same columns follow each other; elsewhere those of a position. Rows
- * that are not whole lines are not swapped. All in bytes. */
+/* How rows of keys or of values lie in a KV block and in a page, in bytes. In each line of 128
+ * bytes the chunks of 16 bytes are swapped by the position, which is wgmma's swizzle of 128 bytes:
+ * no two of eight rows have a chunk in the same banks. Rows that are not whole lines are not
+ * swapped. If wgmma reads the rows, the lines of eight positions that have the same columns follow
+ * each other; otherwise the lines of one position do. */
 enum {
     KV_SWAPS = QN_HEAD_DIM % 64 == 0,
     KV_ROW = QN_HEAD_DIM * 2,
@@ -30,31 +30,31 @@ enum {
     KV_APART = KV_LINE != KV_ROW            /* a position's lines do not follow each other */
 };
 
-/* Where the first line of position number n of a share begins, from the share's begin. */
+/* Bytes from a share's start to the first line of its position number n. */
 DEV uint32_t kv_row_at(uint32_t n) {
     return KV_LINE == KV_ROW ? n * KV_ROW : n / 8 * (8 * KV_ROW) + n % 8 * KV_LINE;
 }
-/* Where chunk number `chunk` of a position's row lies, from its first line on. */
+/* Bytes from the first line of a position's row to chunk number `chunk` of the row. */
 DEV uint32_t kv_chunk_at(uint32_t position, uint32_t chunk) {
     return KV_SWAPS ? chunk / 8 * KV_PLANE + (chunk % 8 ^ position % 8) * 16 : chunk * 16;
 }
-/* Where chunk number i lies as it is stored, of rows that follow each other, from the first one's
- * first line on: for copies, which keep the order. */
+/* Bytes from the first line of rows that follow each other to their chunk number i in the order of
+ * storage: for copies, which keep this order. */
 DEV uint32_t kv_stored_at(uint32_t i) {
     constexpr uint32_t chunks = QN_HEAD_DIM / 8;
     return kv_row_at(i / chunks) + i % chunks / 8 * KV_PLANE + i % chunks % 8 * 16;
 }
-/* The first line of a position's row, of which `row` is where rows that follow each other would
- * have it: a row is numbered so. */
+/* The first line of a position's row. `row` is where the row would begin if each row were
+ * contiguous, as the numbers of rows count. */
 DEV char *kv_line(const void *row, uint32_t position) {
     const int32_t apart = (int32_t)(position % 8) * (KV_LINE - KV_ROW);
     return (char *)row + (KV_APART ? apart : 0);
 }
 
-/* Latents lie by shares of 16 positions that follow each other: line number 0 of all of them, then
- * number 1, and so on, the chunks of a line swapped by the position. So in shared memory; so in the
- * cache, too, where rows are whole lines and blocks whole shares. Elsewhere the cache has rows as
- * they are. */
+/* Latents lie in shares of 16 consecutive positions: line number 0 of all positions, then number 1,
+ * and so on, with the chunks of a line swapped by the position. Shared memory has this layout. The
+ * cache has it, too, if rows are whole lines and KV blocks are whole shares; otherwise its rows are
+ * contiguous. */
 enum {
     LATENT_LINES = (QN_KEY_DIM + 63) / 64,
     LATENT_PLANE = 16 * 128,               /* bytes from a line to the next of a share */
@@ -74,13 +74,13 @@ DEV uint32_t latent_chunk_at(uint32_t position, uint32_t chunk) {
 DEV uint64_t latent_share_at(uint32_t row, uint32_t position) {
     return (uint64_t)(row - position % 16) * QN_KEY_DIM;
 }
-/* Where a column of a position lies there. */
+/* Where a column of a position lies in a layer's cache, in elements. */
 DEV uint64_t latent_at(uint32_t row, uint32_t position, uint32_t column) {
     if (!LATENT_BY_LINES) return (uint64_t)row * QN_KEY_DIM + column;
     return latent_share_at(row, position) + latent_chunk_at(position, column / 8) / 2 + column % 8;
 }
 
-/* The cache block of a position of a slot. */
+/* The KV block of a position of a slot. */
 DEV uint32_t kv_block(const struct rt_batch *b, uint32_t slot, uint32_t position) {
     const int32_t *table = b->block_table + (uint64_t)slot * b->max_blocks;
     return (uint32_t)load_index_l2(table + position / QN_KV_BLOCK);
@@ -94,7 +94,7 @@ DEV uint32_t kv_row(const struct rt_batch *b, uint32_t slot, uint32_t position) 
     return kv_block_row(kv_block(b, slot, position), position);
 }
 
-/* Slot and position of a token row: the first rows' are in shared memory. */
+/* Slot and position of a token row. Those of the first rows are in shared memory. */
 DEV uint32_t row_slot(const struct block_shared *s, uint32_t row) {
     if (row < MAX_PLACES) return s->place[row].position_slot % PROG_MAX_SEQS;
     return (uint32_t)load_index_l2(s->batch.rows.slot + row);
@@ -105,10 +105,10 @@ DEV uint32_t row_position(const struct block_shared *s, uint32_t row) {
     return (uint32_t)load_index_l2(s->batch.rows.position + row);
 }
 
-/* Whether MIXED has ATTENTION's rows, not PREFILL: each is another request's, or there are few and
- * no context is longer than a piece. Of 24 and of 64 tokens of a prompt of Qwen3-8B PREFILL made
- * the first token in 6.4 and 7.1 ms instead of 6.1 and 6.8 (H100), since few tasks have an item of
- * it. */
+/* Whether MIXED runs ATTENTION's rows instead of PREFILL: each row is another request's, or there
+ * are few rows and no context is longer than a piece. For 24 and 64 tokens of a prompt of Qwen3-8B
+ * the first token took 6.4 and 7.1 ms with PREFILL, 6.1 and 6.8 with MIXED (H100), because only few
+ * tasks have an item of PREFILL. */
 DEV bool rows_are_mixed(const struct block_shared *s) {
     const uint32_t n = s->batch.rows.n_rows;
     return s->batch.rows.n_alone == n || (n <= MAX_PLACES && s->last_position < ATTENTION_PIECE);

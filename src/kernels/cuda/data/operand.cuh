@@ -1,14 +1,14 @@
-/* operand.cuh - activations into the compute warps: the only place that knows how they travel.
+/* operand.cuh - loads and stores of activations: the only code that knows how they travel.
  *
- * They are F32 tensors in one of four forms (task/transport.c):
+ * They are F32 tensors with one of four transports (task/transport.c):
  *
  *   plain     guarded by event counters: by the time a task runs they can be read through L2
- *   flagged   every element is {value, iteration}; a reader polls until it shows the number of the
- *             iteration that runs. Polling costs one trip to L2 once the value is there.
- *   paired    flagged, but every two elements are {16-bit floats, iteration}; of a single row,
+ *   flagged   every element is {value, iteration}; a reader polls until the element has the number
+ *             of the running iteration. Polling costs one trip to L2 once the value is stored.
+ *   paired    flagged, but every two elements are {16-bit floats, iteration}; for a single row,
  *             whose readers all round it to 16 bits anyway
- *   sentinel  of several rows, packed or not: as plain ones, but a word has all bits set until it
- * is stored
+ *   sentinel  for several rows, packed or not: as plain, but a word has all bits set until it is
+ *             stored
  */
 #ifndef QN_CUDA_DATA_OPERAND_CUH
 #define QN_CUDA_DATA_OPERAND_CUH
@@ -40,12 +40,12 @@ DEV struct operand operand_from(struct operand a, uint64_t element) {
     return a;
 }
 
-/* The launch ends: a polling thread gives up, with any value. */
+/* Whether the launch ends. A polling thread then gives up and returns any value. */
 DEV bool operand_given_up(void) {
     return block_stops();
 }
 
-/* A word that is not stored yet. */
+/* Whether a word is not stored yet. */
 DEV bool word_is_sentinel(uint32_t v) {
     return v == CUDA_SENTINEL;
 }
@@ -56,7 +56,8 @@ DEV uint2 operand_ask(struct operand a, uint64_t i) {
     return load_flagged(a.at + 2 * i);
 }
 
-/* The same; a sentinel comes with another flag. A plain word never is one. */
+/* The same, but a sentinel comes with a flag that is not the operand's. A plain word is never a
+ * sentinel. */
 DEV uint2 operand_ask_word(struct operand a, uint64_t i) {
     if (a.flag != 0) return load_flagged(a.at + 2 * i);
     const uint32_t v = load_word_polled(a.at + i);
@@ -69,7 +70,8 @@ DEV float operand_await(struct operand a, uint64_t i, uint2 v) {
 }
 
 /* Loads elements 2 i and 2 i + 1: with their flags, or, of a plain operand, in the first two words.
- * A plain element is not moved to where a flagged one would be: moving it would wait for it. */
+ * A plain element is not moved to the place of a flagged one, because the move would wait for the
+ * load. */
 DEV uint4 operand_ask2(struct operand a, uint32_t i) {
     if (a.flag != 0) return load_flagged_pair(a.at + 4 * i);
     const uint2 v = __ldcg((const uint2 *)a.at + i);
@@ -93,8 +95,8 @@ DEV float2 operand_load2(struct operand a, uint32_t i) {
     return operand_await2(a, i, operand_ask2(a, i));
 }
 
-/* Waits for elements at[0], at[1] and so on, by flags or sentinels. All are asked for until all are
- * there: one trip once they are. */
+/* Waits for elements at[0], at[1] and so on, by flags or sentinels. Each poll loads all of them, so
+ * the wait ends one trip after the last is stored. */
 template <int N>
 DEV void operand_load_all(struct operand a, const uint32_t (&at)[N], float (&to)[N]) {
     bool there;
@@ -124,9 +126,9 @@ DEV bool operand_there4(struct operand a, const struct operand_words *w) {
     return w->lo.y == a.flag && w->lo.w == a.flag && w->hi.y == a.flag && w->hi.w == a.flag;
 }
 
-/* The thread's next N of a row's `end` float4s: number first + 256 u; zeros beyond. What is not
- * there is asked for again, all of it at once: one trip after the last one came, whichever it was.
- */
+/* Loads N of a row's `end` float4s for the thread: numbers first + 256 u, zeros beyond the end. All
+ * that are missing are loaded again together, so the wait ends one trip after the last is stored,
+ * whichever it is. */
 template <int N>
 DEV void operand_load_share(struct operand a, uint32_t first, uint32_t end, float4 v[N]) {
     if (a.flag == 0) {
@@ -156,7 +158,7 @@ DEV void operand_load_share(struct operand a, uint32_t first, uint32_t end, floa
                            __uint_as_float(w[u].hi.x), __uint_as_float(w[u].hi.z));
 }
 
-/* Where a task's own result goes; `at` counts elements. */
+/* Stores element `at` of a task's result. */
 DEV void operand_store(const struct cuda_task *task, uint64_t at, float v) {
     float *out = (float *)task->out;
     if (task->flags & CUDA_OUT_FLAGGED)
@@ -165,7 +167,7 @@ DEV void operand_store(const struct cuda_task *task, uint64_t at, float v) {
         out[at] = v;
 }
 
-/* Elements 0 and 1 of a place in a result. */
+/* Stores elements 0 and 1 at a place in a result. */
 DEV void operand_put2(struct operand to, float2 v) {
     float *out = (float *)to.at;
     if (to.flag == 0) {
@@ -193,7 +195,7 @@ DEV void store_flagged_pair(float *to, float v0, float v1, uint32_t flag) {
     store_flagged(to, __uint_as_float(pack_pair<WEIGHT_E>(v0, v1)), flag);
 }
 
-/* Elements `at` and at + 1 of a single row, an even place. */
+/* Stores elements `at` and at + 1 of a single row as a pair; `at` is even. */
 DEV void operand_store_pair(const struct cuda_task *task, uint64_t at, float v0, float v1) {
     store_flagged_pair((float *)task->out + at, v0, v1, SHARED->flag);
 }

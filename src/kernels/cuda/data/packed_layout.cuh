@@ -4,7 +4,7 @@
 
 #include "kernels/cuda/data/operand.cuh"
 
-/* The piece of packed activations that has a row and a column (cuda_abi.h). */
+/* The piece of packed activations that holds a row and a column (cuda_abi.h). */
 #define PACKED_PIECE (PACK_ROWS * CUDA_PACK_COLUMNS * 2)
 DEV char *packed_piece(uint64_t base, uint32_t eights, uint32_t row, uint32_t column) {
     const uint32_t piece = column / CUDA_PACK_COLUMNS * eights + row / PACK_ROWS;
@@ -39,7 +39,7 @@ DEV void packed_store4(const struct cuda_task *task, uint64_t base, uint32_t row
 }
 
 /* Stores columns [column, column + 8); column is a multiple of 8. Lanes that have the same columns
- * of eight rows store whole sectors. */
+ * of eight rows together store whole sectors. */
 DEV void packed_store8(const struct cuda_task *task, uint64_t base, uint32_t row, uint32_t column,
                        float4 a, float4 b) {
     uint32_t *at = (uint32_t *)packed_at(task, base, row, column);
@@ -49,8 +49,8 @@ DEV void packed_store8(const struct cuda_task *task, uint64_t base, uint32_t row
     store_word(at + 96, pack_pair<WEIGHT_E>(b.z, b.w));
 }
 
-/* Stores an even column of the first half of 16 and the next one, and those eight columns further.
- */
+/* Stores a: an even column of the first half of 16 and the next column; b: the two columns that lie
+ * eight further. */
 DEV void packed_store2x2(const struct cuda_task *task, uint32_t row, uint32_t column, float2 a,
                          float2 b) {
     *(uint2 *)packed_at(task, task->out, row, column) =

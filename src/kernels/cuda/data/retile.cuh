@@ -1,5 +1,5 @@
-/* retile.cuh - kernels that run before the mega-kernel: checkpoint rows into weight images, made-up
- * weights, and the plain read that measures what memory gives. */
+/* retile.cuh - kernels that run before the mega-kernel. They turn checkpoint rows into weight
+ * images, make up weights, and measure the plain read ceiling of memory. */
 #ifndef QN_CUDA_DATA_RETILE_CUH
 #define QN_CUDA_DATA_RETILE_CUH
 

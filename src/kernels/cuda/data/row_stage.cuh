@@ -1,5 +1,5 @@
-/* row_stage.cuh - a single row of activations into shared memory as 16-bit floats, for the tensor
- * cores (matvec.cuh). */
+/* row_stage.cuh - stages a single row of activations: stores it to shared memory as 16-bit floats
+ * for the tensor cores (matvec.cuh). */
 #ifndef QN_CUDA_DATA_ROW_STAGE_CUH
 #define QN_CUDA_DATA_ROW_STAGE_CUH
 
@@ -10,8 +10,8 @@ DEV uint2 pack_scaled(float4 v, float4 scale) {
                       pack_pair<WEIGHT_E>(v.z * scale.z, v.w * scale.w));
 }
 
-/* Only the residual stream is normed: rows of QN_HIDDEN floats. A thread has so many of a row's
- * float4s at once. */
+/* Only the residual stream is normed: rows of QN_HIDDEN floats. A thread holds STREAM_FOURS of a
+ * row's float4s at once. */
 enum {
     STREAM_FOURS = QN_HIDDEN > 8 * COMPUTE_THREADS   ? 4
                    : QN_HIDDEN > 4 * COMPUTE_THREADS ? 2
@@ -23,7 +23,7 @@ struct early {
     float4 norm[STREAM_FOURS]; /* float4 number first + 256 i of the norm's weights */
 };
 
-/* From the weights of a norm; zeros if norm is NULL. */
+/* Fetches the weights of a norm; zeros if norm is NULL. */
 DEV void early_norm(const float *norm, uint32_t first, struct early *e) {
 #pragma unroll
     for (int u = 0; u < STREAM_FOURS; u++) {
@@ -33,8 +33,9 @@ DEV void early_norm(const float *norm, uint32_t first, struct early *e) {
     }
 }
 
-/* The thread's next float4s of a row of the stream, from number `first` on, as 16-bit floats times
- * the norm's weights, zeros up to the end of a page. Its share of the squares is added to sum. */
+/* Stages the thread's next float4s of a row of the residual stream, from number `first` on: 16-bit
+ * floats, times the norm's weights, with zeros up to the end of the last k-tile. Returns sum plus
+ * their blocks' sums of squares. */
 DEV float stage_stream_share(struct operand row, const struct early *e, uint32_t first, char *dst,
                              float sum) {
     float4 v[STREAM_FOURS];
@@ -66,8 +67,8 @@ DEV void stage_stream(const struct warp_context *c, struct operand row, const fl
     if (c->lane == 0) parts[c->warp] = sum;
 }
 
-/* Stages a row of K floats that is not normed, with zeros up to the end of a page. Only where
- * nothing rides on data: else such a row travels as pairs. */
+/* Stages a row of K floats that is not normed, with zeros up to the end of the last k-tile. Only
+ * where no event is carried by data: otherwise such a row travels as pairs. */
 template <uint32_t K>
 DEV void stage_floats(const struct warp_context *c, struct operand row, char *dst) {
     constexpr int N = 2;
@@ -84,9 +85,9 @@ DEV void stage_floats(const struct warp_context *c, struct operand row, char *ds
     }
 }
 
-/* Stages a row of K elements that travels as pairs, which are rounded already. A thread asks for
- * its share in equal parts of at most six vectors of two pairs, since it holds a page, too. It asks
- * again for all vectors that are not there, at once. */
+/* Stages a row of K elements that travels as pairs, which are rounded already. A thread loads its
+ * share in equal parts of at most six vectors of two pairs, because its registers hold a page, too.
+ * It loads all missing vectors again together. */
 template <uint32_t K>
 DEV void stage_pairs(const struct warp_context *c, struct operand row, char *dst) {
     constexpr uint32_t end = cuda_k_tiles(K) * CUDA_PAGE_K / 4;

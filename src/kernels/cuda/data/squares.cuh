@@ -7,17 +7,17 @@
 
 /* ---- sums of squares ----
  *
- * The mean of a row's squares has one order of additions in every kernel: the squares of four
- * columns, of the four fours of a block of SQUARES_COLUMNS, of the blocks 64 i + 8 w + q for all i,
- * these for all eight q as a tree, these for all eight w in order. So where eight warps share out a
- * row by float4s, each warp has one w, and four of its lanes have one q. */
+ * The mean of a row's squares has one order of additions in every kernel: the squares of a float4's
+ * columns; the four float4s of a block of SQUARES_COLUMNS; blocks 64 i + 8 w + q over all i; these
+ * sums over the eight q, as a tree; these over the eight w, in order. So if eight warps share a row
+ * by float4s, each warp has one w, and four of its lanes have one q. */
 
 DEV float squares_of_four(float4 v) {
     return fmaf(v.y, v.y, v.x * v.x) + fmaf(v.w, v.w, v.z * v.z);
 }
 
-/* The sum of a block of which four neighbouring lanes have a float4 each; in each of the four. All
- * lanes take part. */
+/* The sum of squares of a block of which four neighbouring lanes have a float4 each. All four get
+ * it. All lanes take part. */
 DEV float squares_of_block(float4 v) {
     float sum = squares_of_four(v);
     sum += __shfl_xor_sync(~0u, sum, 1);
@@ -39,7 +39,7 @@ DEV float inverse_rms(const float *parts) {
     return inverse_rms_of(sum);
 }
 
-/* Squares of some of each row's n blocks, as they were loaded: number `first` and every 32nd after
+/* Sums of squares of some of each row's n blocks, as loaded: number `first` and every 32nd after
  * it, zeros beyond the last. Any of them may be a sentinel. */
 enum {
     SQUARES_ALL = (QN_HIDDEN + 64 * SQUARES_COLUMNS - 1) / (64 * SQUARES_COLUMNS),
@@ -71,8 +71,8 @@ DEV bool squares_there(const struct squares<ROWS> *s) {
     return !word_is_sentinel(most);
 }
 
-/* Each row's sum of squares from those of its n blocks, by one warp. s: the lane's first squares,
- * which were asked for before. With n = 1 the block's sum is the row's. */
+/* Adds up each row's n blocks' sums of squares, by one warp. s: the lane's first ones, which were
+ * requested before. With n = 1 the block's sum is the row's. */
 template <int ROWS>
 DEV void squares_of_blocks(const struct warp_context *c, const float *const blocks[ROWS],
                            uint32_t n, struct squares<ROWS> s, float sum[ROWS]) {

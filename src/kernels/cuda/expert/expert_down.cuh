@@ -2,12 +2,12 @@
  * ascending id, each weight * (h wd^T), + gate * shared).
  *
  * A task goes through all listed experts for each of its row blocks of 16 columns, so no sum is
- * shared between blocks. The pages of an expert are those of one row block, without void ones: the
- * warps take them in turn across experts. A warp multiplies a page with up to EXPERT_SET slots'
- * rows of h at a time, which it reads where they lie, and releases it with the last ones. A *batch*
- * is as many slots as scratch has room for; then each thread adds the batch's slots to the sums of
- * its rows and column, in order of the list. Sums of up to DOWN_HELD token rows are in scratch, of
- * more in y itself.
+ * shared between blocks. It takes an expert's pages of that row block, without void pages. The
+ * warps take them in turn, across experts. A warp multiplies a page with the rows of h of up to
+ * EXPERT_SET slots at a time. It reads these rows where they lie, and releases the page after the
+ * last slots. A *batch* is as many slots as scratch has room for. After each batch, a thread adds
+ * the batch's slots to the sums of its rows and its column, in order of the list. Sums of up to
+ * DOWN_HELD token rows are in scratch, sums of more rows in y itself.
  *
  * Scratch:   0   sums [token row][16] F32
  *            +   batch: {token row, weight} [slot]
@@ -44,14 +44,14 @@ DEV float *down_partials(uint32_t slot) {
     return (float *)(down_slots() + DOWN_BATCH) + slot * DOWN_SLOT_FLOATS;
 }
 
-/* A task at work. */
+/* A running task. */
 struct down_work {
     const struct cuda_task *task;
     const int32_t *slots;
     const float *weight, *shared; /* [T, top_k + gates]; [T, H] or NULL */
     uint32_t n_rows;              /* of the iteration */
-    uint32_t block;               /* row block at hand */
-    float *sums;                  /* its sums: a row's are `pitch` floats apart */
+    uint32_t block;               /* the current row block */
+    float *sums;                  /* the row block's sums: rows are `pitch` floats apart */
     uint32_t pitch;
     uint32_t n; /* slots of the batch */
 };
@@ -68,7 +68,7 @@ DEV struct down_work down_begin(const struct cuda_task *task) {
 
 /* ---- products ---- */
 
-/* Leaves the first n of a fragment's eight columns. */
+/* Keeps the first n of a fragment's eight columns; the others become 0. */
 DEV uint4 down_mask(uint4 v, int n) {
     uint32_t of[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
@@ -76,8 +76,8 @@ DEV uint4 down_mask(uint4 v, int n) {
     return make_uint4(of[0], of[1], of[2], of[3]);
 }
 
-/* The B registers of a k-tile of the slots [slot, slot + n). Nobody writes columns beyond the
- * width: they are left out. */
+/* The B registers of a k-tile of the slots [slot, slot + n). No task writes columns beyond the
+ * width, so they are masked out. */
 template <int COLUMNS>
 DEV void down_gather(const struct warp_context *c, const struct cuda_task *task, uint32_t slot,
                      uint32_t n, uint32_t k_tile, struct fragments<COLUMNS> *x) {
@@ -101,8 +101,8 @@ DEV void down_gather(const struct warp_context *c, const struct cuda_task *task,
     }
 }
 
-/* Multiplies the warp's pages of an expert's row block with the slots [slot, slot + n); stores
- * their partial sums as the batch's from number `at` on. turn: the warp's first page. HOLDS: the
+/* Multiplies the warp's pages of an expert's row block with the slots [slot, slot + n). Stores
+ * their partial sums as slots `at` and on of the batch. turn: the warp's first page. HOLDS: the
  * pages stay for the expert's next slots. */
 template <int COLUMNS, bool HOLDS>
 DEV void down_multiply(struct warp_context *c, const struct cuda_task *task, uint32_t slot,
@@ -133,7 +133,7 @@ DEV void down_multiply(struct warp_context *c, const struct cuda_task *task, uin
         }
 }
 
-/* The batch's token rows and weights, from number `at` on. */
+/* Notes the token rows and weights of n slots, which are slots `at` and on of the batch. */
 DEV void down_note(const struct warp_context *c, const struct down_work *w, uint32_t slot,
                    uint32_t n, uint32_t at) {
     if (c->lane >= n) return;
@@ -145,7 +145,7 @@ DEV void down_note(const struct warp_context *c, const struct down_work *w, uint
 
 /* ---- sums ---- */
 
-/* A thread has column thread % 16 of every 16th row, from thread / 16 on. */
+/* Clears the sums. A thread owns column thread % 16 of every 16th row, from row thread / 16 on. */
 DEV void down_clear(const struct warp_context *c, const struct down_work *w) {
     const uint32_t column = c->thread % CUDA_PAGE_ROWS;
     for (uint32_t row = c->thread / 16; row < w->n_rows; row += 16)
@@ -175,7 +175,7 @@ DEV void down_add(const struct warp_context *c, struct down_work *w) {
 
 /* ---- results ---- */
 
-/* A row's sum, and what shared experts give. */
+/* A row's sum plus its shared experts' result, times the gate if there is one. */
 DEV float down_shared(const struct down_work *w, uint32_t row, uint32_t column, float sum) {
     if (w->shared == nullptr) return sum;
     const float *gate = w->weight + (uint64_t)row * (QN_TOP_K + DOWN_GATES) + QN_TOP_K;
@@ -191,8 +191,8 @@ DEV float down_value(const struct down_work *w, uint32_t row, uint32_t column, f
            down_shared(w, row, column, sum);
 }
 
-/* Stores columns r and r + 8 of the row block for a row, and what the next norm wants of them. All
- * lanes take part. */
+/* Stores columns r and r + 8 of the row block for a row, and the normed values and squares for the
+ * next norm. All lanes take part. */
 DEV void down_store(const struct down_work *w, uint32_t row, uint32_t r) {
     const struct cuda_task *task = w->task;
     const uint32_t column = w->block * CUDA_PAGE_ROWS + r;
@@ -223,7 +223,7 @@ DEV void down_results(const struct warp_context *c, const struct down_work *w) {
         down_store(w, row, c->thread % 8);
 }
 
-/* ---- many token rows, or what does not fit scratch ---- */
+/* ---- many token rows, or one that does not fit scratch ---- */
 
 /* The slots [slot, slot + n) of an expert. */
 template <bool HOLDS>
@@ -282,9 +282,9 @@ DEV bool down_run_gather(struct warp_context *c, const struct cuda_task *task) {
 
 /* ---- one token row ----
  *
- * Its slots are its experts in order, so the compute warps need no list.
+ * The row's slots are its experts in order, so the compute warps need no list.
  *
- * Scratch:   0   h, as it is packed
+ * Scratch:   0   h, packed
  *            +   partial sums [slot][turn][16] F32
  *            +   weight [slot] F32
  */

@@ -1,26 +1,28 @@
 /* expert_gate_up.cuh - EXPERT_GATE_UP: a slice of the work list (expert_list.cuh), h[slot] =
- * silu(gate) * up of the slot's row and expert. Image blocks have eight rows of gate and eight of
- * up.
+ * silu(gate) * up of the slot's row and expert. Row blocks of the image have eight rows of gate and
+ * eight of up.
  *
- * A row of x is read where it lies: the gather is an index in an operand's address. It is
- * multiplied as 16-bit floats; 1 / rms comes after the dot products. Each k-tile's squares are
- * added up by the warp that has the tile, in the same order in both forms:
+ * A row of x is read where it lies: the gather is an index in an operand's address. The row is
+ * multiplied as 16-bit floats, and 1 / rms is applied after the dot products. The warps that load
+ * a row add up its squares, in the same order in both forms:
  *
  *   row      one token row, in scratch: pages and partial sums are those of matvec.cuh
- *   gather   up to EXPERT_UP_PASS slots of an expert at a time, in columns of eight: a warp has the
- *            k-tiles of one partial sum. A *set* of up to EXPERT_SET slots' rows is in registers
- *            for all row blocks of a group (matmul_stream.cuh has pages and partial sums so); with
- *            more slots, further sets are in pages of the ring
+ *   gather   up to EXPERT_UP_PASS slots of an expert at a time, in columns of eight. A warp
+ *            processes the k-tiles of one partial sum. It holds the rows of a *set* of up to
+ *            EXPERT_SET slots in registers for all row blocks of a group; pages and partial sums
+ *            are those of matmul_stream.cuh. With more slots, further sets are in pages of the ring
  *
  * Bytes per page of 8 KB: gather, 8 KB of activations a column from L2, for up to six row blocks,
- * or for all of a run where a row is no more than eight k-tiles.
+ * or for all of a run where a row has at most eight k-tiles.
  *
  * Scratch, row:     0   the row, 16 bits, whole k-tiles
  *                   +   partial sums [row block of the group][16 rows][PARTIALS] F32
  *                 end   squares [half of a k-tile] F32
- * Scratch, gather:  0   partial sums [row block of the group][slot of the pass] x
- * STREAM_TOKEN_FLOATS end   squares [slot of the pass][half of a k-tile] F32; with several
- *                      sets then 1 / rms of each slot, and behind them the place in the slice
+ * Scratch, gather:  0   partial sums [row block of the group][slot of the pass]
+ *                       x STREAM_TOKEN_FLOATS
+ *                   +   at UP_SUMS_BYTES: squares [slot of the pass][half of a k-tile] F32. With
+ *                       several sets then 1 / rms of each slot, and behind them the place in
+ *                       the slice
  */
 #ifndef QN_CUDA_EXPERT_EXPERT_GATE_UP_CUH
 #define QN_CUDA_EXPERT_EXPERT_GATE_UP_CUH
@@ -36,8 +38,8 @@ DEV float up_value(float gate, float up) {
     return gate * reciprocal_fast(1.0f + exp_fast(-gate)) * up;
 }
 
-/* Stores columns `column`, even, and the next one of a slot's h; beyond the width zeros. Whole
- * warps call it: lane r of eight has a column. */
+/* Stores columns `column`, which is even, and column + 1 of a slot's h; beyond the width zeros.
+ * Whole warps call it: lane r of eight has a column. */
 DEV void up_store(const struct cuda_task *task, bool there, uint32_t slot, uint32_t column,
                   float h) {
     const float next = __shfl_down_sync(~0u, h, 1);
@@ -59,7 +61,7 @@ DEV float *up_row_halves(void) {
     return (float *)(SCRATCH + SCRATCH_BYTES) - ROW_HALVES;
 }
 
-/* Stages the row in scratch, times the norm's weights, and its squares. */
+/* Stages in scratch the row, times the norm's weights, and the row's squares. */
 DEV void up_row_stage(const struct warp_context *c, struct operand row, const float *norm) {
     constexpr uint32_t END = ROW_TILES * CUDA_PAGE_K / 4, STEP = STREAM_FOURS * COMPUTE_THREADS;
 #pragma unroll 1
@@ -130,7 +132,7 @@ static_assert(UP_SUMS_BYTES + UP_HALVES_BYTES <= SCRATCH_BYTES &&
                   EXPERT_UP_PASS * CUDA_STREAM_TOKEN_BYTES <= UP_SUMS_BYTES,
               "scratch");
 
-/* Squares of halves of k-tiles of a slot of the pass. */
+/* The squares of a slot of the pass, by halves of k-tiles. */
 DEV float *up_halves(uint32_t slot) {
     return (float *)(SCRATCH + UP_SUMS_BYTES) + slot * ROW_HALVES;
 }
@@ -142,7 +144,7 @@ struct up_pass {
     uint32_t turn; /* the warp's page of each step: its partial sum, by cuda_turn_partial */
 };
 
-/* What functions of matmul_stream.cuh want. */
+/* The pass as functions of matmul_stream.cuh take it. */
 DEV struct stream up_stream(const struct up_pass *p) {
     struct stream f;
     f.task = p->task;
@@ -152,7 +154,7 @@ DEV struct stream up_stream(const struct up_pass *p) {
     return f;
 }
 
-/* The lane's rows of x: of slot lane / 4 of each column of eight. */
+/* The lane's rows of x: those of slot lane / 4 of each column of eight slots. */
 template <int COLUMNS> struct up_rows { const float *at[COLUMNS]; };
 
 template <int COLUMNS>
@@ -182,7 +184,7 @@ DEV struct up_eight up_eight_at(const float *row, uint32_t column) {
 }
 
 /* The B registers of the warp's k-tile in the step that begins with page k0, times the norm's
- * weights; stores the tile's squares. at: the pass's number of the rows' first slot. */
+ * weights; stores the tile's squares. at: number of the rows' first slot in the pass. */
 template <int COLUMNS>
 DEV void up_gather(const struct warp_context *c, const struct up_pass *p,
                    const struct up_rows<COLUMNS> *rows, uint32_t at, uint32_t k0,
@@ -269,11 +271,11 @@ DEV void up_pass(struct warp_context *c, const struct up_pass *p, uint32_t first
 
 /* ---- passes over several sets of slots ----
  *
- * A page comes once for up to RING_DEPTH sets. A warp has its k-tile of the first set in registers,
- * of the others in pages of the ring that it keeps, a set a page: [column][two steps][lane] 16
- * bytes, read by the lane that wrote them. The pages of weights come through its other page slots,
- * row block by row block, in a long lap (loader.cuh). So the sets are gathered once for a whole
- * run.
+ * A page of weights is loaded once for up to RING_DEPTH sets. A warp holds its k-tile of the first
+ * set in registers, and of each further set in a page of the ring that it keeps: [column][two
+ * steps][lane] 16 bytes, read by the lane that wrote them. The pages of weights come through the
+ * warp's other page slots, row block by row block, in a long lap (loader.cuh). So the sets are
+ * gathered once for a whole run.
  */
 
 enum {
@@ -283,11 +285,11 @@ enum {
 
 /* A warp's place in a long lap. */
 struct up_lap {
-    uint32_t kept, depth; /* page slots of the warp that are kept; others, a power of two */
+    uint32_t kept, depth; /* page slots of the warp that are kept; its others, a power of two */
     uint32_t at;          /* pages so far that came through the others */
 };
 
-/* Waits for the warp's next page in the lap. Gives its slot. */
+/* Waits for the warp's next page in the lap. Returns its slot. */
 DEV uint32_t up_lap_acquire(const struct warp_context *c, const struct up_lap *lap) {
     const uint32_t count = page_after(c->page, lap->kept + (lap->at & (lap->depth - 1)));
     const uint32_t slot = page_slot(c->warp, count);
@@ -302,22 +304,23 @@ DEV void up_lap_release(const struct warp_context *c, struct up_lap *lap, uint32
     lap->at++;
 }
 
-/* Takes the void pages that follow n ones, and gives the kept ones back. */
+/* Takes the void pages that follow n pages of weights, and releases the kept pages. */
 DEV void up_lap_end(struct warp_context *c, struct up_lap *lap, uint32_t n) {
     for (uint32_t i = expert_padding(n, lap->depth); i > 0; i--)
         up_lap_release(c, lap, up_lap_acquire(c, lap));
-    page_copy_fence_shared(); /* copies will write where these lanes did */
+    page_copy_fence_shared(); /* bulk copies will write where these lanes did */
     for (uint32_t i = 0; i < lap->kept; i++) page_release(c);
     c->page = page_after(c->page, lap->depth);
 }
 
-/* Where the lane has its share of set number 1, 2 ...; its 16 bytes are 32 apart. */
+/* Where the lane's part of set number 1, 2 ... lies. Its vectors of 16 bytes are 32 vectors
+ * apart. */
 DEV uint4 *up_kept_set(const struct warp_context *c, uint32_t set) {
     const uint32_t slot = page_slot(c->warp, page_after(c->page, set - 1));
     return (uint4 *)(RING + slot * CUDA_PAGE_BYTES) + c->lane;
 }
 
-/* Gathers all sets of a pass: the first one, which comes last, into x. */
+/* Gathers all sets of a pass: the others into their pages, then the first one into x. */
 DEV void up_gather_sets(const struct warp_context *c, const struct up_pass *p, uint32_t kept,
                         struct fragments<EXPERT_COLUMNS> *x) {
 #pragma unroll 1
@@ -357,8 +360,8 @@ DEV void up_multiply_sets(const struct warp_context *c, const uint4 *page,
         }
 }
 
-/* h of the pass's slots in a row block, whose partial sums are in scratch, and 1 / rms of each slot
- * in place of its first half's squares. */
+/* h of the pass's slots in a row block. Scratch has the partial sums and, in place of each slot's
+ * first half's squares, its 1 / rms. */
 DEV void up_results_of_sets(const struct warp_context *c, const struct up_pass *p, uint32_t block) {
 #pragma unroll 1
     for (uint32_t at = c->warp / 2 * PACK_ROWS; at < p->n; at += WARPS / 2 * PACK_ROWS) {
@@ -397,7 +400,7 @@ DEV void up_pass_sets(struct warp_context *c, const struct up_pass *p, uint32_t 
     up_lap_end(c, &lap, end - first);
 }
 
-/* Where a task is in its slice, a lane of any warp each. */
+/* A task's place in its slice: a lane's part of it, the same in each warp. */
 struct up_place {
     struct expert_slice slice;
     struct expert_run run;
@@ -410,9 +413,9 @@ DEV struct up_place *up_place_of(const struct warp_context *c) {
     return (struct up_place *)(SCRATCH + UP_PLACES) + c->lane;
 }
 
-/* The first pass of a run, over several sets. Not inlined, and called with nothing in registers:
- * beside its sets there is no room for the place in the slice, and passes over one set would spill.
- */
+/* The first pass of a run, over several sets. Not inlined, and its caller keeps nothing in
+ * registers: beside the sets there is no room for the place in the slice, and passes over one set
+ * would spill. */
 CODE(void, up_run_sets, const struct cuda_task *task) {
     struct warp_context c = context_load();
     const struct expert_run *run = &up_place_of(&c)->run;
@@ -423,7 +426,7 @@ CODE(void, up_run_sets, const struct cuda_task *task) {
     context_store(&c);
 }
 
-/* Calls it, and leaves the run's other slots. */
+/* Calls up_run_sets with the place in scratch. Afterwards the run has only its other slots. */
 DEV void up_call_sets(struct warp_context *c, const struct cuda_task *task, struct up_place *at) {
     if (c->warp == 0) *up_place_of(c) = *at;
     context_store(c);
@@ -437,7 +440,8 @@ DEV void up_call_sets(struct warp_context *c, const struct cuda_task *task, stru
 
 /* ---- a task ---- */
 
-/* A run in passes over one set: one pass, where there are passes over several. */
+/* A run in passes over one set. Where there are passes over several sets, this is one pass, over
+ * the slots that they left. */
 DEV void up_run(struct warp_context *c, const struct cuda_task *task,
                 const struct expert_run *run) {
     struct up_pass p = {task, run->entry.slot0, run->entry.slot1 - run->entry.slot0,

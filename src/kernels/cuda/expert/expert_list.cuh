@@ -1,9 +1,9 @@
 /* expert_list.cuh - the experts that ROUTE lists (graph/expert_list.h), as a work list whose source
  * is a tensor (block/work_list.cuh). The loader and the compute warps follow it by the same
- * functions, a whole warp each: lane i has entry number i of 32.
+ * functions. A whole warp calls them: lane i has entry number i of 32.
  *
- * A list is data of the iteration. Whatever it says, an entry's expert is one of the model's and
- * its slots are slots of the graph.
+ * A list is data of the iteration. Its entries are clamped: whatever the list says, an entry's
+ * expert is one of the model's and its slots are slots of the graph.
  */
 #ifndef QN_CUDA_EXPERT_EXPERT_LIST_CUH
 #define QN_CUDA_EXPERT_EXPERT_LIST_CUH
@@ -19,13 +19,14 @@ enum {
     EXPERT_COLUMNS = 2, /* columns of eight slots whose k-tile a warp has in registers */
     EXPERT_SET = EXPERT_COLUMNS * PACK_ROWS, /* ... these slots: a set */
 
-    /* Sets for which a page of gate and up comes once: one in registers, the others in all pages of
-     * the ring but a warp's last one (expert_gate_up.cuh). Each warp has one k-tile then. Before
-     * sm_90, where a ring is two pages a warp at most, the loader would spill (64 bytes). */
+    /* Sets for which a page of gate and up is loaded once: one set in registers, the others in all
+     * pages of the ring but one of each warp (expert_gate_up.cuh). This needs warps with one k-tile
+     * each. Before sm_90, where a ring has at most two pages a warp, the loader would spill (64
+     * bytes). */
     EXPERT_UP_SETS = HAS_BULK_COPIES && cuda_k_tiles(QN_HIDDEN) <= PARTIALS ? RING_DEPTH : 1,
     EXPERT_UP_PASS = EXPERT_UP_SETS * EXPERT_SET,
-    /* Whether an expert's pages of a row block of down can be in the ring together: all of its
-     * slots are multiplied with them then. */
+    /* Whether an expert's pages of a row block of down can be in the ring together. Then all slots
+     * of the expert are multiplied with them. */
     EXPERT_DOWN_HOLDS = cuda_k_tiles(QN_EXPERT_WIDTH) <= RING_PAGES,
 };
 
@@ -54,7 +55,7 @@ DEV struct expert_entry expert_entries(const struct expert_list *list, uint32_t 
     const uint32_t slot0 = (uint32_t)load_index_l2(at + EXPERT_FIRST);
     const uint32_t slot1 = (uint32_t)load_index_l2(at + EXPERT_END);
     const uint32_t missing = __ballot_sync(~0u, i >= list->rows || expert < 0);
-    __syncwarp(); /* all lanes have read before one asks for a page, after which ROUTE may write */
+    __syncwarp(); /* all lanes have read before one requests a page, after which ROUTE may write */
     *n = __popc((missing & -missing) - 1);
     const uint32_t end = min(slot1, list->n_slots);
     return {min((uint32_t)max(expert, 0), (uint32_t)QN_EXPERTS - 1), min(slot0, end), end};
@@ -66,39 +67,40 @@ DEV struct expert_entry expert_entry_of(const struct expert_entry *mine, uint32_
             __shfl_sync(~0u, mine->slot1, lane)};
 }
 
-/* How often an entry's pages of gate and up come: once for each pass over its slots. An entry
- * without slots has none. */
+/* How often an entry's pages of gate and up are loaded: once for each pass over its slots. An entry
+ * without slots has no pass. */
 DEV uint32_t expert_up_passes(const struct expert_entry *e) {
     return ceil_div(e->slot1 - e->slot0, EXPERT_UP_PASS);
 }
 
-/* How often those of down do. */
+/* How often an entry's pages of down are loaded. */
 DEV uint32_t expert_down_passes(const struct expert_entry *e) {
     const uint32_t sets = ceil_div(e->slot1 - e->slot0, EXPERT_SET);
     return EXPERT_DOWN_HOLDS ? min(sets, 1u) : sets;
 }
 
-/* Operand number i of those that have no word in the descriptor: `row`, the word `bias`, says where
- * their addresses are. */
+/* The address of operand number i of those without a word in the descriptor. row: the descriptor's
+ * word `bias`, the address of these addresses. */
 DEV uint64_t beyond_of(uint64_t row, int i) {
     return __ldg((const unsigned long long *)row + i);
 }
 
 /* ---- slices: EXPERT_GATE_UP ---- */
 
-/* Row blocks [block0, block1) of an expert's gate and up, which a task has. */
+/* Row blocks [block0, block1) of an expert's gate and up, which a task processes. */
 struct expert_run {
     struct expert_entry entry;
     uint32_t block0, block1;
 };
 
-/* A slice of the list: the items whose places begin in it (graph/expert_list.h). An item costs its
- * passes: a pass takes as long as its pages do to come, whatever slots it has. */
+/* A slice of the list: the items whose places begin in it (graph/expert_list.h). An item costs as
+ * many places as it has passes: a pass takes as long as its pages take to arrive, whatever slots it
+ * has. */
 struct expert_slice {
     struct expert_list list;
-    uint32_t at;              /* the entry after the lanes' */
-    struct expert_entry mine; /* of the last entries that were loaded */
-    uint32_t item0, item1;    /* the lane's items in the slice */
+    uint32_t at;              /* the entry after those of the lanes */
+    struct expert_entry mine; /* the lane's, of the entries loaded last */
+    uint32_t item0, item1;    /* items of the lane's entry in the slice */
     uint32_t left;            /* lanes whose items are still to come, a bit each */
     uint32_t place;           /* of the first item behind the lanes' entries */
     uint32_t first, last;     /* places of the slice */
@@ -127,7 +129,8 @@ DEV uint32_t warp_sum_before(uint32_t v, uint32_t lane, uint32_t *all) {
     return sum - v;
 }
 
-/* Loads the next entries and finds which of their items are in the slice. False: there are none. */
+/* Loads the next entries and finds which of their items are in the slice. False: there are no more
+ * entries. */
 DEV bool expert_slice_load(struct expert_slice *s, uint32_t lane) {
     const uint32_t items = expert_blocks(QN_EXPERT_WIDTH);
     uint32_t n, all;
@@ -144,7 +147,7 @@ DEV bool expert_slice_load(struct expert_slice *s, uint32_t lane) {
     return n > 0;
 }
 
-/* total * i / n. A division of 64 bits is a call, which costs registers everywhere. */
+/* total * i / n. A 64-bit division is a call, which costs registers everywhere. */
 DEV uint32_t expert_share(uint32_t total, uint32_t i, uint32_t n) {
     return total / n * i + total % n * i / n;
 }
@@ -185,14 +188,15 @@ DEV bool expert_slice_next(struct expert_slice *s, uint32_t lane, struct expert_
 
 /* ---- how a run of several rows is worked on ---- */
 
-/* Row blocks of a group: their partial sums of a pass over so many slots, a set at most, are in
+/* Row blocks of a group. Their partial sums of a pass over so many slots, a set at most, fit
  * scratch together. */
 DEV uint32_t expert_group(uint32_t slots) {
     return slots > PACK_ROWS ? 2 : 6;
 }
 
-/* The end of the row blocks from b on that all passes of a run, over one set each, go through
- * before the next ones begin: those of a group, so that pages of later passes may come from L2. */
+/* The end of the row blocks from b on that all passes of a run, over one set each, process before
+ * they go on. With several passes these row blocks are a group, so that pages of later passes may
+ * come from L2. */
 DEV uint32_t expert_stretch_end(const struct expert_run *run, uint32_t b) {
     const uint32_t n = run->entry.slot1 - run->entry.slot0;
     return n <= EXPERT_SET ? run->block1 : min(b + expert_group(n), run->block1);
@@ -203,20 +207,21 @@ DEV bool expert_has_sets(uint32_t slots) {
     return EXPERT_UP_SETS > 1 && slots > EXPERT_SET;
 }
 
-/* Sets of a pass over so many slots that are in pages of the ring, a page of each warp a set. */
+/* Sets of a pass over so many slots that are kept in pages of the ring: a page of each warp a
+ * set. */
 DEV uint32_t expert_kept(uint32_t slots) {
     return (slots - 1) / EXPERT_SET;
 }
 
-/* Void pages per warp behind `pages` ones that come through `depth` page slots of a long lap, one
- * or two: so each slot is used an odd number of times (loader.cuh). */
+/* Void pages per warp behind `pages` pages of weights that come through `depth` page slots of a
+ * long lap, one or two. They make the number of uses of each slot odd (loader.cuh). */
 static_assert(RING_DEPTH <= 3, "the lap's pages are a power of two");
 DEV uint32_t expert_padding(uint32_t pages, uint32_t depth) {
     return (3 * depth - pages) & (2 * depth - 1);
 }
 
-/* Whether the whole graph is one token row: pages come row block by row block, without void ones.
- */
+/* Whether the whole graph is one token row. Then pages come row block by row block, without void
+ * pages. */
 DEV bool expert_is_row(uint32_t n_rows) {
     return n_rows == 1;
 }

@@ -5,14 +5,15 @@
 #include "kernels/cuda/block/loader.cuh"
 #include "kernels/cuda/expert/expert_list.cuh"
 
-/* Row block `block` of an expert in an image of so many row blocks each. */
+/* The first page of row block `block` of an expert, in an image that has `blocks` row blocks an
+ * expert. */
 DEV const char *expert_page(const char *image, uint32_t expert, uint32_t blocks, uint32_t block,
                             uint32_t k_tiles) {
     return image + ((uint64_t)expert * blocks + block) * k_tiles * CUDA_PAGE_BYTES;
 }
 
-/* Pages until more may be under way, 0: they may be, or never shall. As with other weights, that is
- * in a long task, once there was room for a page after the first RING_PAGES. */
+/* Pages until more may be in flight. 0: more may be already, or never will. As with other weights,
+ * more may be in a long task, once there was room for a page after the first RING_PAGES. */
 struct expert_count {
     uint32_t left;
 };
@@ -40,7 +41,7 @@ DEV bool expert_group_pages(struct loader *l, const char *from, uint32_t n_block
     return true;
 }
 
-/* The pages of n_blocks row blocks for a pass over several sets: void ones, which are the memory of
+/* The pages of n_blocks row blocks for a pass over several sets: void pages, whose memory holds
  * `kept` sets, then a step for each row block. */
 DEV bool expert_lap_pages(struct loader *l, const char *from, uint32_t n_blocks, uint32_t kept) {
     constexpr uint32_t k_tiles = cuda_k_tiles(QN_HIDDEN);
@@ -55,8 +56,8 @@ DEV bool expert_lap_pages(struct loader *l, const char *from, uint32_t n_blocks,
     return true;
 }
 
-/* A run's pages, once for each pass over its slots: where passes are over one set each, those of a
- * group of row blocks, then of the next. */
+/* A run's pages where passes are over one set each: those of a group of row blocks, once for each
+ * pass over the run's slots, then those of the next group. */
 DEV bool expert_group_run_pages(struct loader *l, const char *image, const struct expert_run *run,
                                 struct expert_count *pages) {
     constexpr uint32_t k_tiles = cuda_k_tiles(QN_HIDDEN);
@@ -73,7 +74,7 @@ DEV bool expert_group_run_pages(struct loader *l, const char *image, const struc
     return true;
 }
 
-/* The same where they may be over several: those of the whole run. */
+/* A run's pages where passes may be over several sets: for each pass those of the whole run. */
 DEV bool expert_sets_run_pages(struct loader *l, const char *image, const struct expert_run *run,
                                struct expert_count *pages) {
     constexpr uint32_t k_tiles = cuda_k_tiles(QN_HIDDEN);

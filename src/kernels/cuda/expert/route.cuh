@@ -1,13 +1,14 @@
-/* route.cuh - ROUTE: the experts of each token row, their weights, and the list of all that any row
- * has (graph/expert_list.h). One task.
+/* route.cuh - ROUTE: the experts of each token row, their weights, and the list of the experts that
+ * some row has (graph/expert_list.h). One task.
  *
- * A warp has a row at a time, a lane its experts lane, lane + 32, ... A round finds the largest
- * logit among those that are left, of equal ones the lower id. With one row the list is the row's
- * experts. With up to ROUTE_FEW rows each row leaves a byte for each expert, 1 if it has it. After
- * one barrier every warp adds these up, four experts in a word, so it knows all places; it stores
- * some of the list's entries and the slots of its rows. With more rows, each warp has a stretch of
- * the rows: the warps count their rows' experts, the counts become the places of each expert's
- * slots, and the warps go through their rows again.
+ * A warp processes one row at a time; a lane holds the logits of experts lane, lane + 32, ... A
+ * round finds the largest logit among those that are left, of equal ones that of the lower id. With
+ * one row the list is the row's experts. With up to ROUTE_FEW rows, scratch gets a byte for each
+ * row and expert: 1 if the row has the expert. After one barrier every warp adds up these bytes,
+ * four experts in a word, so it knows all places. It stores some of the list's entries and the
+ * slots of its rows. With more rows, each warp processes a stretch of the rows. The warps count
+ * their rows' experts, the counts become the places of each expert's slots, and the warps go
+ * through their rows again.
  *
  * Scratch, few rows:   0   a row's experts [row][ROUTE_STRIDE] u8
  * Scratch, more rows:  0   first slot of an expert [QN_EXPERTS] u32
@@ -54,7 +55,7 @@ DEV uint8_t *route_marks(uint32_t row) {
 
 /* ---- one row ---- */
 
-/* A row's logits. Bit i of a lane is expert lane + 32 i. */
+/* A row's logits and experts. Bit i of a lane's `chosen` is expert lane + 32 i. */
 struct route_row {
     float logit[ROUTE_EACH + QN_EXPERT_GATES]; /* the last one is the gate */
     float most;
@@ -65,8 +66,7 @@ DEV bool route_is_expert(uint32_t i, uint32_t lane) {
     return lane + 32 * i < QN_EXPERTS;
 }
 
-/* Numbers in the order of floats; 0 comes before all of them. What is no number counts as the
- * smallest. */
+/* Integers in the order of floats; 0 comes before all of them. NaN counts as the smallest float. */
 DEV uint32_t route_key(float v) {
     const uint32_t bits = __float_as_uint(v + 0.0f);
     if (v != v) return 1;
@@ -85,8 +85,8 @@ DEV uint32_t route_lane_most(const uint32_t (&key)[ROUTE_EACH]) {
     return most;
 }
 
-/* Takes the largest key out, of equal ones the one of the lower id: it becomes 0. Returns the bit
- * of its expert in the lane that has it, else 0. */
+/* Takes out the largest key, of equal ones that of the lower id, by making it 0. Returns the
+ * expert's bit in the lane that has the key, 0 in the others. */
 DEV uint32_t route_take(uint32_t (&key)[ROUTE_EACH], uint32_t lane) {
     const uint32_t own = route_lane_most(key), most = __reduce_max_sync(~0u, own);
     uint32_t at = 0, lanes = __ballot_sync(~0u, own == most);
@@ -104,8 +104,8 @@ DEV uint32_t route_take(uint32_t (&key)[ROUTE_EACH], uint32_t lane) {
     return bit;
 }
 
-/* Leaves the keys of the groups with the largest logits, of equal ones the first; others become 0.
- */
+/* Keeps the keys of the groups with the largest logits, of equal ones the first group; the other
+ * keys become 0. */
 DEV void route_groups(uint32_t (&key)[ROUTE_EACH], uint32_t lane) {
     constexpr uint32_t EACH = ROUTE_GROUP > 0 ? ROUTE_GROUP : 1;
     uint32_t closed[ROUTE_EACH];
@@ -120,7 +120,7 @@ DEV void route_groups(uint32_t (&key)[ROUTE_EACH], uint32_t lane) {
         for (uint32_t i = 0; i < ROUTE_EACH; i++)
             if ((lane + 32 * i) / EACH == group) closed[i] = 0;
     }
-    /* A key that is closed still is of no such group. */
+    /* A key left in `closed` is of a group that was not chosen. */
 #pragma unroll
     for (uint32_t i = 0; i < ROUTE_EACH; i++)
         if (closed[i] != 0) key[i] = 0;
@@ -132,7 +132,7 @@ DEV struct operand route_logits(const struct cuda_task *task, uint32_t row) {
                         (uint64_t)row * (QN_EXPERTS + QN_EXPERT_GATES));
 }
 
-/* A row's experts. */
+/* Chooses a row's experts. */
 DEV struct route_row route_choose(const struct cuda_task *task, uint32_t row, uint32_t lane) {
     struct route_row r;
     uint32_t at[ROUTE_EACH + QN_EXPERT_GATES], key[ROUTE_EACH];
@@ -194,21 +194,21 @@ DEV void route_put(const struct cuda_task *task, uint32_t at, uint32_t expert, u
     store_word(entry + EXPERT_END, slot1);
 }
 
-/* Entries from number n on are none. */
+/* Marks the entries from number n on as unused. */
 DEV void route_end(const struct cuda_task *task, uint32_t n, uint32_t from, uint32_t step) {
     const uint32_t most = min((uint32_t)QN_EXPERTS, task->k * QN_TOP_K);
     for (uint32_t i = n + from; i < most; i += step)
         store_word((uint32_t *)task->out + (uint64_t)i * EXPERT_WORDS + EXPERT_ID, ~0u);
 }
 
-/* In an iteration that only decodes. By one thread. */
+/* Counts the experts that a steady iteration reads. Called by one thread. */
 DEV void route_note_reads(uint32_t n) {
     if (SHARED->batch.rows.steady == 0) return;
     add64_relaxed_gpu(&SHARED->batch.reads->experts, n);
     add64_relaxed_gpu(&SHARED->batch.reads->layers, 1);
 }
 
-/* A single row: its experts are the list. By one warp. */
+/* A single row: its experts are the list. Called by one warp. */
 DEV void route_single(const struct warp_context *c, const struct cuda_task *task) {
     const struct route_row r = route_choose(task, 0, c->lane);
     uint32_t before = 0;
@@ -230,7 +230,8 @@ DEV void route_single(const struct warp_context *c, const struct cuda_task *task
 
 /* ---- few rows ---- */
 
-/* A byte for each of the lane's experts, in four to a word: ROUTE_OWN that follow each other. */
+/* A byte for each of the lane's ROUTE_OWN experts, which follow each other; four bytes to a
+ * word. */
 struct route_own {
     uint32_t of[ROUTE_WORDS];
 };
@@ -239,14 +240,14 @@ DEV uint32_t route_own_of(const struct route_own *own, uint32_t q) {
     return own->of[q / 4] >> 8 * (q % 4) & 255;
 }
 
-/* Leaves a row's experts for all warps. */
+/* Stores a row's experts in scratch, for all warps. */
 DEV void route_mark(const struct route_row *r, uint32_t row, uint32_t lane) {
 #pragma unroll
     for (uint32_t i = 0; i < ROUTE_OWN; i++)
         route_marks(row)[lane + 32 * i] = i < ROUTE_EACH ? r->chosen >> i & 1 : 0;
 }
 
-/* Those of them that are the lane's own. */
+/* A row's bytes of the lane's own experts. */
 DEV struct route_own route_marked(uint32_t row, uint32_t lane) {
     struct route_own own;
 #pragma unroll
@@ -260,8 +261,8 @@ DEV void route_add(struct route_own *to, struct route_own from) {
     for (uint32_t k = 0; k < ROUTE_WORDS; k++) to->of[k] += from.of[k];
 }
 
-/* First slots of the lane's own experts from the counts of all experts, in all warps. A warp stores
- * some entries of the list. Returns how many experts are listed. */
+/* First slots of the lane's own experts, from the counts of all experts. Every warp computes them;
+ * each warp stores some entries of the list. Returns how many experts are listed. */
 DEV uint32_t route_few_list(const struct warp_context *c, const struct cuda_task *task,
                             const struct route_own *count, uint32_t (&first)[ROUTE_OWN]) {
     uint32_t mine = 0, all; /* listed experts in the upper half, slots in the lower one */
@@ -284,7 +285,8 @@ DEV uint32_t route_few_list(const struct warp_context *c, const struct cuda_task
     return all >> 16;
 }
 
-/* Gives a row's slots the row. first: of an expert; before: its slots of earlier rows. */
+/* Stores for each slot of a row its place: row * QN_TOP_K + i for the row's i-th expert. first: an
+ * expert's first slot. before: an expert's slots of earlier rows. */
 DEV void route_few_slots(const struct cuda_task *task, const uint32_t (&first)[ROUTE_OWN],
                          const struct route_own *before, uint32_t row, uint32_t lane) {
     const struct route_own own = route_marked(row, lane);
@@ -302,7 +304,7 @@ DEV void route_few_slots(const struct cuda_task *task, const uint32_t (&first)[R
     }
 }
 
-/* Up to ROUTE_FEW rows: warp w has rows w, w + WARPS, ... */
+/* Up to ROUTE_FEW rows: warp w processes rows w, w + WARPS, ... */
 DEV void route_few(const struct warp_context *c, const struct cuda_task *task, uint32_t n_rows) {
     struct route_own count = {}, before = {};
     uint32_t first[ROUTE_OWN];
@@ -342,8 +344,8 @@ DEV struct route_stretch route_stretch_of(uint32_t warp, uint32_t n_rows) {
     return {first, min(first + each, n_rows)};
 }
 
-/* Counts the experts of the warp's rows; keeps those of the first rows. A lane's experts are its
- * own. */
+/* Counts the experts of the warp's rows; keeps the experts of the first rows. No two lanes have the
+ * same expert. */
 DEV void route_count(const struct warp_context *c, const struct cuda_task *task,
                      struct route_stretch rows) {
     uint16_t *counts = route_counts(c->warp);
@@ -404,14 +406,14 @@ DEV uint32_t route_list(const struct warp_context *c, const struct cuda_task *ta
     return n_listed;
 }
 
-/* The next slot of an expert of the warp's is that place of a row's. */
+/* Gives the warp's next slot of an expert to a place of a row (row * QN_TOP_K + i). */
 DEV void route_place(const struct cuda_task *task, uint16_t *places, uint32_t expert,
                      uint32_t row_place) {
     const uint32_t slot = route_first()[expert] + places[expert]++;
     store_word((uint32_t *)task->out2 + slot, row_place);
 }
 
-/* Gives the slots their rows. */
+/* Stores the places of the slots of the warp's rows. */
 DEV void route_slots(const struct warp_context *c, const struct cuda_task *task,
                      struct route_stretch rows) {
     uint16_t *places = route_counts(c->warp);

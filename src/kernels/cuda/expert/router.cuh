@@ -1,16 +1,15 @@
-/* router.cuh - ROUTER: logits of experts. A token row is multiplied as two 16-bit rows, its
- * rounding and what that leaves. A lane has both dot products of a row, which it adds. Pages come
- * row block by row block. Partial sums are added up in order.
+/* router.cuh - ROUTER: logits of experts. A token row is multiplied as two 16-bit rows: its
+ * rounding, and its rest (the row minus its rounding). A lane has both dot products of a row and
+ * adds them. Pages come row block by row block. Partial sums are added up in order.
  *
- *   row    one token row, in scratch: as it comes it is split, and its squares are added up. Its
- *          two 16-bit rows are two columns of one product
- *   rows   up to CUDA_ROUTER_ROWS token rows at a time, eight to a product, of which there are two:
- *          of roundings, and of what these leave. A warp goes through all rows while it has a page;
- *          it reads them from L2, 1 KB a row and page, all of eight rows at once, and adds up the
- *          squares of what it reads. The norm's weights of a warp's first page are in scratch
- *          before the event
+ *   row    one token row, in scratch. As the row arrives it is split, and its squares are added up.
+ *          Its two 16-bit rows are two columns of one product
+ *   rows   up to CUDA_ROUTER_ROWS token rows at a time. Each eight rows have two products: of their
+ *          roundings, and of their rests. A warp goes through all rows while it holds a page. It
+ *          reads them from L2, 1 KB a row and page, eight rows at once, and adds up the squares of
+ *          what it reads. The norm's weights of a warp's first page are in scratch before the event
  *
- * Scratch, row:    0   the row's rounding, then what that leaves, 16 bits, whole k-tiles
+ * Scratch, row:    0   the row's rounding, then its rest, 16 bits, whole k-tiles
  *                  +   partial sums x STREAM_TOKEN_FLOATS F32
  *                  +   squares [half of a k-tile] F32
  * Scratch, rows:   0   partial sums [token row] x STREAM_TOKEN_FLOATS F32
@@ -48,13 +47,13 @@ DEV float *router_squares(uint32_t token) {
 
 /* ---- several token rows ---- */
 
-/* Token rows [row0, row0 + n) at work. */
+/* The current token rows: [row0, row0 + n). */
 struct router_rows {
     struct operand x; /* of all rows */
     uint32_t row0, n;
 };
 
-/* Floats [column, column + 4) of a row of x, which is there; zeros beyond it. */
+/* Floats [column, column + 4) of a row of x, which has arrived; zeros beyond the row. */
 DEV float4 router_four(const struct router_rows *t, uint32_t token, uint32_t column) {
     const struct operand row = operand_from(t->x, (uint64_t)(t->row0 + token) * QN_HIDDEN);
     if (QN_HIDDEN % CUDA_PAGE_K != 0 && column >= QN_HIDDEN) return make_float4(0, 0, 0, 0);
@@ -63,7 +62,7 @@ DEV float4 router_four(const struct router_rows *t, uint32_t token, uint32_t col
     return make_float4(lo.x, lo.z, hi.x, hi.z);
 }
 
-/* Waits for the rows, if they carry flags: a single one. */
+/* Waits for the rows, if they carry flags: only a single row does. */
 DEV void router_await(const struct warp_context *c, const struct router_rows *t) {
     if (t->x.flag == 0) return;
     for (uint32_t four = c->thread; four < QN_HIDDEN / 4; four += COMPUTE_THREADS) {
@@ -73,7 +72,7 @@ DEV void router_await(const struct warp_context *c, const struct router_rows *t)
     sync_compute();
 }
 
-/* Two values as a 16-bit pair: their rounding, or what that leaves. */
+/* Two values as a 16-bit pair: their roundings, or their rests. */
 DEV uint32_t router_pair(float a, float b, bool rest) {
     const uint32_t high = pack_pair<WEIGHT_E>(a, b);
     if (!rest) return high;
@@ -94,13 +93,14 @@ DEV void router_norm_stage(const struct warp_context *c, const struct cuda_task 
     __syncwarp();
 }
 
-/* The k-tile of a token row from which a lane makes its B registers: columns 32 pair + 8 (lane % 4)
- * + {0 .. 7}. */
+/* The part of a token row's k-tile from which a lane makes its B registers: columns 32 pair + 8
+ * (lane % 4) + {0 .. 7}. */
 struct router_tile {
     float4 of[ROUTER_FOURS];
 };
 
-/* Asks for the k-tile of token row `token` + lane / 4; after the last row, of that one again. */
+/* Loads the lane's part of the k-tile of token row `token` + lane / 4; after the last row, of the
+ * last row again. */
 DEV struct router_tile router_ask(const struct warp_context *c, const struct router_rows *t,
                                   uint32_t token, uint32_t k_tile) {
     const uint32_t own = min(token + c->lane / 4, t->n - 1);
@@ -128,7 +128,7 @@ DEV float router_tile_squares(const struct router_tile *x) {
     return half[0] + half[1];
 }
 
-/* The B registers of two steps, times the norm's weights w: the rounding, or what that leaves. */
+/* The B registers of two steps, times the norm's weights w: the roundings, or the rests. */
 DEV uint4 router_pairs(const float4 *v, const float4 *w, bool rest) {
     uint32_t to[4];
 #pragma unroll
@@ -139,8 +139,8 @@ DEV uint4 router_pairs(const float4 *v, const float4 *w, bool rest) {
     return make_uint4(to[0], to[1], to[2], to[3]);
 }
 
-/* Multiplies a page, which is the warp's n-th of the row block, with all rows. turn: its partial
- * sum's place. */
+/* Multiplies the warp's next page, number page_idx of the row block, with all rows. turn: the place
+ * of its partial sum. */
 DEV void router_page(struct warp_context *c, const struct router_rows *t, uint32_t page_idx,
                      uint32_t k_tile, uint32_t turn) {
     const uint32_t g = c->lane / 4, j = c->lane % 4;
@@ -194,7 +194,7 @@ DEV void router_results(const struct warp_context *c, const struct cuda_task *ta
 DEV bool router_run_rows(struct warp_context *c, const struct cuda_task *task) {
     struct router_rows t = {operand_of(task->in, task, CUDA_IN_FLAGGED), 0, 0};
     uint32_t staged = cuda_page_tile(ROW_TILES, min((c->warp - c->turn) % WARPS, ROW_TILES - 1));
-    if (ROUTER_ROW_FITS) t.x.flag = 0; /* a single row has the other form */
+    if (ROUTER_ROW_FITS) t.x.flag = 0; /* a single row runs in the other form */
     router_norm_stage(c, task, staged);
     if (!wait_ready(c)) return false;
     if (c->thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
@@ -227,7 +227,7 @@ static_assert(!ROUTER_ROW_FITS ||
                   2 * ROUTER_ROW_BYTES + CUDA_STREAM_TOKEN_BYTES + ROW_HALVES * 4 <= SCRATCH_BYTES,
               "scratch");
 
-/* The row's rounding, or what that leaves. */
+/* The row's rounding, or its rest. */
 DEV char *router_row(uint32_t rest) {
     return SCRATCH + rest * ROUTER_ROW_BYTES;
 }

@@ -1,7 +1,7 @@
-/* row_squares.cuh - 1 / rms of a row of x where its experts are chosen and where they multiply it.
+/* row_squares.cuh - 1 / rms of a row of x, for ROUTER and EXPERT_GATE_UP.
  *
- * The squares have one order of additions, with one token row or many: a float4 of each lane of
- * half a k-tile as a tree, the two halves of a k-tile, k-tiles in order. */
+ * The squares have one order of additions, with one token row or many: a tree over one float4 of
+ * each lane for half a k-tile, then the two halves of a k-tile, then k-tiles in order. */
 #ifndef QN_CUDA_EXPERT_ROW_SQUARES_CUH
 #define QN_CUDA_EXPERT_ROW_SQUARES_CUH
 
@@ -21,7 +21,7 @@ DEV float half_squares(float4 v) {
 }
 
 /* The same where a lane has columns 32 p + 8 (lane % 4) + {0 .. 7} of the half, p = 0 .. 3;
- * squares[p] of these eight. */
+ * squares[p] is the sum over these eight. */
 DEV float half_squares_by_eights(const float squares[4]) {
     float sum = (squares[0] + squares[1]) + (squares[2] + squares[3]);
     sum += __shfl_xor_sync(~0u, sum, 1);

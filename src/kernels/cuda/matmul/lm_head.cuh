@@ -1,8 +1,9 @@
-/* lm_head.cuh - LM_HEAD: logits of the rows that want them and {max, sum of exp(logit - max)} per
- * LM_BLOCK columns. One unit is one block of columns: four row blocks.
+/* lm_head.cuh - LM_HEAD: logits of the logit rows and {max, sum of exp(logit - max)} per LM_BLOCK
+ * columns. One unit is one block of columns: four row blocks.
  *
- * With one row a unit's logits wait in scratch for the second part. With more they are stored as
- * LINEAR stores its results, and the second part reads them again. */
+ * With one row, a unit's logits wait in scratch for the maximum and sum. Where weights stream for
+ * several rows, logits are stored as LINEAR stores its results, and read again for the maxima and
+ * sums. Tiles make both in one pass (tile_results.cuh). */
 #ifndef QN_CUDA_MATMUL_LM_HEAD_CUH
 #define QN_CUDA_MATMUL_LM_HEAD_CUH
 
@@ -45,8 +46,8 @@ struct lm_pair {
     float v0, v1;
 };
 
-/* Maxima and sums of N rows' units from the lanes' logits, side by side; stores those of the first
- * n rows. */
+/* Makes N maxima and sums, interleaved, each from the lanes' logits of a row's unit. Stores the
+ * first n of them. */
 template <int N>
 DEV void lm_parts_of(const struct warp_context *c, const struct cuda_task *task,
                      const struct lm_pair *x, uint32_t n) {
@@ -101,7 +102,7 @@ DEV struct linear_item lm_item(const struct cuda_task *task, uint32_t block, uin
 }
 
 /* Maxima and sums of units [unit, end) and rows [row0, row1), whose logits this block has stored.
- * Several units are asked for at a time. Not inlined: many tasks end so. */
+ * Several units are loaded at a time. Not inlined, because many tasks end with it. */
 CODE(void, lm_parts, const struct cuda_args *args, const struct cuda_task *task, uint32_t unit,
      uint32_t end, uint32_t row0, uint32_t row1) {
     const struct warp_context c = context_of(args, threadIdx.x, 0, 0);

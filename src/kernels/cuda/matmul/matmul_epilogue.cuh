@@ -1,5 +1,5 @@
-/* matmul_epilogue.cuh - LINEAR and GATED_MLP, and the choice between the four operators that are
- * matrix times activations (linear.cuh): these, QKV_LINEAR and LM_HEAD. */
+/* matmul_epilogue.cuh - results of LINEAR, QKV_LINEAR and GATED_MLP, and the choice between the
+ * four operators that are matrix times activations (linear.cuh): these three and LM_HEAD. */
 #ifndef QN_CUDA_MATMUL_MATMUL_EPILOGUE_CUH
 #define QN_CUDA_MATMUL_MATMUL_EPILOGUE_CUH
 
@@ -18,7 +18,7 @@ DEV uint32_t linear_width(uint32_t k) {
     return 0;
 }
 
-/* Whether the writer of the residual stream of several rows packs it, normed. */
+/* Whether the writer of several rows of the residual stream packs their copy for the next norm. */
 #define STREAM_IS_PACKED (QN_HIDDEN % PACK_K == 0)
 
 /* Whether any of these products has a bias. */
@@ -28,7 +28,7 @@ DEV float item_constant(uint64_t vector, uint32_t column, bool own) {
     return vector != 0 && own ? __ldg((const float *)vector + column) : 0;
 }
 
-/* Element `at` of an operand that may carry flags. QN_ROW_FLAGS: a single row's operands do. */
+/* Element `at` of an operand that may carry flags. With QN_ROW_FLAGS a single row's operands do. */
 template <bool FLAGS>
 DEV struct operand item_operand(uint64_t address, const struct cuda_task *task, uint32_t flagged,
                                 uint64_t at) {
@@ -81,7 +81,7 @@ DEV void item_norm(const struct cuda_task *task, struct linear_item *m, uint32_t
                           item_constant(task->norm, column + 8, m->own1));
 }
 
-/* Where an item of several rows goes for the next norm. */
+/* Sets where an item of several rows stores its copy for the next norm and its squares. */
 DEV void item_next(const struct cuda_task *task, struct linear_item *m, uint32_t block, uint32_t r,
                    uint32_t row) {
     if (task->kind != OP_LINEAR || task->norm == 0) return;
@@ -107,8 +107,9 @@ template <int STRIDE> DEV float squares_of_rows(uint32_t r, float v0, float v1) 
     return v[0] + v[1];
 }
 
-/* Stores elements v0 and v1 of the residual stream times the next norm's weights. Packed, two lanes
- * with neighbouring rows exchange an element, so that each stores two neighbours. */
+/* Stores elements v0 and v1 of the residual stream times the next norm's weights. If they are
+ * packed, two lanes with neighbouring rows exchange an element, so that each stores two
+ * neighbours. */
 template <int STRIDE>
 DEV void normed_store(const struct linear_item *m, uint32_t r, float v0, float v1) {
     v0 *= m->norm.x;
@@ -124,7 +125,7 @@ DEV void normed_store(const struct linear_item *m, uint32_t r, float v0, float v
     if (m->own1) store_plain(m->normed + 8, v1);
 }
 
-/* Stores the residual stream's copy for the next norm. */
+/* Stores the residual stream's copy for the next norm, and its squares. */
 template <int STRIDE>
 DEV void stream_store(const struct cuda_task *task, const struct linear_item *m, uint32_t r,
                       float v0, float v1) {
@@ -136,8 +137,8 @@ DEV void stream_store(const struct cuda_task *task, const struct linear_item *m,
 }
 
 /* ---- GATED_MLP: h[T, I] = silu(gate) * up ----
- * Both from rmsnorm(x): the row's factor 1 / rms comes after the dot products. A row block holds 8
- * gate rows and their 8 up rows. PACKED: h may be packed. */
+ * Gate and up are made from rmsnorm(x): the row's factor 1 / rms is applied after the dot products.
+ * A row block holds 8 gate rows and their 8 up rows. PACKED: h may be packed. */
 
 template <bool FLAGS, bool PACKED = true>
 DEV struct linear_item mlp_item(const struct cuda_task *task, uint32_t block, uint32_t r,

@@ -1,8 +1,8 @@
 /* matmul_stream.cuh - matrices times packed activations of up to 32 token rows, in 1, 2 or 4
  * columns of eight: decode of a batch.
  *
- * Pages stream as for one row; nothing is leased. A warp has the k-tiles of one partial sum, one of
- * each step (cuda_abi.h).
+ * Pages stream as for one row; nothing is leased. A warp works on the k-tiles of one partial sum,
+ * one k-tile of each step (cuda_abi.h).
  *
  *   before the event    the weights of the next norm, and the residual stream where this worker
  *                       wrote it itself, into scratch
@@ -11,25 +11,27 @@
  *                          page for each row block of the group
  *   ... a group            partial sums, barrier, results
  *
- *   4 columns: a chunk     the warp's 4 KB of activations from L2, asked for a chunk ahead; its
+ *   4 columns: a chunk     the warp's 4 KB of activations from L2, requested a chunk ahead; its
  *                          steps of all row blocks of the group
  *   ... a row block        partial sums, barrier, results, barrier: scratch has room for one
  *
- * A warp cannot hold a k-tile's activations of four columns. So they pass through its registers in
- * *chunks* of four steps of 16 columns, and all row blocks of a group want a chunk at once: a page
- * has some steps of each of them, in one part or in two or four (walk.cuh).
+ * A warp cannot hold a k-tile's activations of four columns. So the activations pass through its
+ * registers in *chunks* of four steps of 16 columns, and a chunk is multiplied with all row blocks
+ * of a group. A page has some steps of each of these row blocks; a k-tile has one, two or four such
+ * parts (walk.cuh).
  *
  * As for one row (matvec.cuh) each operator has code of its own, in which its kind, the length of
  * its dot products and of its results' rows are constants.
  *
  * Activations, their squares and the residual stream may be sentinels until they are stored
- * (task/transport.c), so all of these are asked for until they are there. A plain word never is a
- * sentinel: it is behind a counter, so it is there the first time. Four columns are always plain.
+ * (task/transport.c), so all of these are loaded until none is a sentinel. A plain word is never a
+ * sentinel: a counter guards it, so the first load gets its value. With four columns all words are
+ * plain.
  *
- * Bytes per page of 8 KB: COLUMNS * 4 KB / row blocks of the group, from L2.
+ * Bytes of activations from L2 per page of 8 KB: COLUMNS * 4 KB / row blocks of the group.
  *
- * Scratch:   0   partial sums [row block of the group; 4 columns: one][token] x STREAM_TOKEN_FLOATS
- * F32
+ * Scratch:   0   partial sums [row block of the group; 4 columns: one][token] x
+ *                STREAM_TOKEN_FLOATS F32
  *            +   of LINEAR: residual stream [row block][token][16], the norm's weights [row
  *                block][16]; of others with 4 columns: 1 / rms [token]
  */
@@ -49,7 +51,7 @@ template <int COLUMNS> DEV constexpr bool stream_in_chunks(void) {
     return COLUMNS == CUDA_STREAM_32;
 }
 
-/* Most row blocks of a group: all of a group's partial sums are in scratch together. */
+/* Most row blocks of a group, and how many of them have their partial sums in scratch together. */
 template <uint32_t KIND, int COLUMNS> DEV constexpr uint32_t stream_group(void) {
     return stream_in_chunks<COLUMNS>() ? cuda_stream_32_group(KIND)
                                        : cuda_packed_group(KIND, COLUMNS);
@@ -58,9 +60,9 @@ template <uint32_t KIND, int COLUMNS> DEV constexpr uint32_t stream_held(void) {
     return stream_in_chunks<COLUMNS>() ? 1 : stream_group<KIND, COLUMNS>();
 }
 
-/* Whether a group's first activations are asked for before all else, and the second ones with them
- * if its warps have two k-tiles each. Only one column leaves registers for that: with two columns a
- * second place that asks spills. */
+/* Whether a group's first activations are requested before all else (asks_first), and the second
+ * ones with them if its warps have two k-tiles each (has_both). Only one column leaves registers
+ * for that: with two columns a second place that requests activations spills. */
 template <int COLUMNS> DEV constexpr bool stream_asks_first(void) {
     return COLUMNS == 1;
 }
@@ -99,7 +101,7 @@ static_assert(stream_scratch<1>() <= SCRATCH_BYTES && stream_scratch<2>() <= SCR
               "scratch");
 static_assert(CUDA_STREAM_32 * PACK_ROWS <= SQUARES_ROWS, "a warp adds up its tokens' squares");
 
-/* A task at work. */
+/* A running task. */
 struct stream {
     const struct cuda_task *task;
     const char *rows; /* its activations, packed */
@@ -124,7 +126,8 @@ DEV struct stream stream_begin(const struct warp_context *c, const struct cuda_t
 template <int COLUMNS> struct fragments { uint4 of[COLUMNS][CUDA_PAGE_K / 32]; };
 
 /* The k-tile of the warp's page in the step that begins with a row block's page number `page`.
- * Where the warp has no page, another k-tile: the compiler spills arrays that may not be loaded. */
+ * Where the warp has no page, another k-tile: the compiler spills an array that is loaded
+ * conditionally. */
 template <uint32_t K> DEV uint32_t stream_k_tile(const struct stream *f, uint32_t page) {
     constexpr uint32_t k_tiles = cuda_k_tiles(K), turns = partial_count(k_tiles);
     const uint32_t turn = turns < PARTIALS ? min(f->turn, turns - 1) : f->turn;
@@ -132,7 +135,7 @@ template <uint32_t K> DEV uint32_t stream_k_tile(const struct stream *f, uint32_
     return min(first + page / PARTIALS, k_tiles - 1);
 }
 
-/* Asks for the activations of the warp's k-tile in the step that begins with page k0. */
+/* Requests the activations of the warp's k-tile in the step that begins with page k0. */
 template <uint32_t K, int COLUMNS>
 DEV struct fragments<COLUMNS> fragments_ask(const struct warp_context *c, const struct stream *f,
                                             uint32_t k0) {
@@ -152,8 +155,9 @@ DEV struct fragments<COLUMNS> fragments_ask(const struct warp_context *c, const 
     return x;
 }
 
-/* Whether the activations are there: none of the iteration's rows has a sentinel. The lane has row
- * lane / 4 of each eight. The number of rows is read anew: there is no register to keep it. */
+/* Whether the activations have arrived: none of the iteration's rows has a sentinel. The lane has
+ * row lane / 4 of each eight. The number of rows is read again, because there is no register to
+ * keep it. */
 template <int COLUMNS>
 DEV bool fragments_there(const struct stream *f, const struct fragments<COLUMNS> *x) {
     const uint32_t rows = shared_load_volatile(&SHARED->batch.rows.n_rows);
@@ -172,8 +176,8 @@ DEV bool fragments_there(const struct stream *f, const struct fragments<COLUMNS>
     return !word_is_sentinel(most);
 }
 
-/* Waits until the activations are there. seen: they are known to be, because another group of the
- * task has read them or because they are plain. */
+/* Waits until the activations have arrived. seen: they are known to have arrived, because another
+ * group of the task has read them or because they are plain. */
 template <uint32_t K, int COLUMNS>
 DEV void fragments_await(const struct warp_context *c, const struct stream *f, uint32_t k0,
                          bool seen, struct fragments<COLUMNS> *x) {
@@ -182,7 +186,7 @@ DEV void fragments_await(const struct warp_context *c, const struct stream *f, u
         *x = fragments_ask<K, COLUMNS>(c, f, k0);
 }
 
-/* Asks for the activations until they are there. */
+/* Loads the activations, again and again until they have arrived. */
 template <uint32_t K, int COLUMNS>
 DEV struct fragments<COLUMNS> fragments_get(const struct warp_context *c, const struct stream *f,
                                             uint32_t k0, bool seen) {
@@ -200,8 +204,8 @@ struct stream_partials {
     float of[GROUP][COLUMNS][4];
 };
 
-/* Stores the partial sums of row block number `which` of the group to scratch. An index that the
- * compiler does not know would put all of them into local memory. */
+/* Stores the partial sums of row block number `which` of the group to scratch. Indexing by a number
+ * that the compiler does not know would put all of them into local memory. */
 template <int GROUP, int COLUMNS>
 DEV void partials_put(const struct warp_context *c, const struct stream *f, uint32_t which,
                       uint32_t in_scratch, const struct stream_partials<GROUP, COLUMNS> *sums) {
@@ -250,7 +254,7 @@ DEV void stream_pages(struct warp_context *c, const struct stream *f, uint32_t k
 }
 
 /* Multiplies all pages of a group of n row blocks, then stores its partial sums to scratch. x:
- * activations of the first k-tile, if they were asked for before. */
+ * activations of the first k-tile, if they were requested before. */
 template <uint32_t KIND, uint32_t K, int COLUMNS>
 DEV void stream_multiply(struct warp_context *c, const struct stream *f, uint32_t n, bool seen,
                          struct fragments<COLUMNS> x) {
@@ -294,7 +298,7 @@ struct chunk {
     uint4 of[STREAM_32_COLUMNS][CHUNK_PAIRS];
 };
 
-/* Asks for chunk number i of a k-tile. */
+/* Requests chunk number i of a k-tile. */
 DEV struct chunk chunk_ask(const struct warp_context *c, const struct stream *f, uint32_t k_tile,
                            uint32_t i) {
     const char *from = f->rows +
@@ -387,7 +391,7 @@ DEV void squares_put(const struct warp_context *c, const float sum[COLUMNS]) {
         if (c->lane == 0) *stream_inv_rms<COLUMNS>(c->warp + WARPS * i) = inverse_rms_of(sum[i]);
 }
 
-/* Asks for the squares and adds them up. */
+/* Loads the squares and adds them up. */
 template <uint32_t KIND, int COLUMNS>
 DEV void squares_now(const struct warp_context *c, const struct stream *f) {
     const float *blocks[COLUMNS];
@@ -398,7 +402,7 @@ DEV void squares_now(const struct warp_context *c, const struct stream *f) {
     squares_put<COLUMNS>(c, sum);
 }
 
-/* The same, with activations asked for between asking and adding. */
+/* The same in two parts: activations are requested between the loads and the additions. */
 template <uint32_t KIND, int COLUMNS> struct stream_squares {
     const float *blocks[COLUMNS];
     struct squares<COLUMNS> first;
@@ -419,13 +423,14 @@ DEV void squares_end(const struct warp_context *c, const struct stream *f,
     squares_put<COLUMNS>(c, sum);
 }
 
-/* Whether LINEAR writes the residual stream and also its copy for the next norm. Not with a single
- * row that is too long to be staged: its results are those of matvec.cuh. Nor of shared experts. */
+/* Whether LINEAR writes the residual stream and also its copy for the next norm. It does not for a
+ * single row that is too long to be staged, whose results are those of matvec.cuh, nor for shared
+ * experts. */
 DEV bool stream_has_norm(const struct cuda_task *task) {
     return task->norm != 0;
 }
 
-/* Asks for the norm's weights of row blocks [first, end). */
+/* Requests the norm's weights of row blocks [first, end). */
 template <int COLUMNS>
 DEV void norm_ask(const struct warp_context *c, const struct stream *f, uint32_t first,
                   uint32_t end) {
@@ -435,7 +440,7 @@ DEV void norm_ask(const struct warp_context *c, const struct stream *f, uint32_t
         copy16_async(stream_norm<COLUMNS>(0) + 4 * c->thread, (const float *)f->task->norm + at);
 }
 
-/* Asks for the residual stream of row blocks [first, end). */
+/* Requests the residual stream of row blocks [first, end). */
 template <int COLUMNS>
 DEV void residual_ask(const struct warp_context *c, const struct stream *f, uint32_t first,
                       uint32_t end) {
@@ -470,7 +475,7 @@ template <uint32_t KIND, uint32_t K> DEV float stream_sum(const float *sums, uin
     return partials_sum<KIND == OP_LINEAR, cuda_k_tiles(K)>(v);
 }
 
-/* Waits for the residual's element v, which was asked for. */
+/* Waits for the residual's element at `at`. v: what its first load gave. */
 DEV float residual_await(float v, const float *at, bool own) {
     while (own && word_is_sentinel(__float_as_uint(v)) && !operand_given_up())
         v = __uint_as_float(load_word_polled(at));
@@ -561,7 +566,7 @@ DEV void stream_others(const struct stream *f, const struct stream_item *m, floa
     if (own1) store_plain(out + 8, v1);
 }
 
-/* The thread's item among the row blocks that the warps have at a time. */
+/* The thread's item among the row blocks that the warps finish at a time. */
 template <int COLUMNS>
 DEV struct stream_item stream_item_of(const struct warp_context *c, const struct stream *f) {
     constexpr uint32_t EACH = 2 * COLUMNS; /* warps for a row block */
@@ -633,7 +638,7 @@ DEV void stream_copies_end(void) {
 }
 
 /* Runs a group of row blocks [b, end), from activations to results. first: it is the task's first.
- * early: its residual stream is asked for already. */
+ * early: its residual stream was requested before. */
 template <uint32_t KIND, uint32_t K, int COLUMNS>
 DEV void stream_group_run(struct warp_context *c, const struct stream *f, uint32_t b, uint32_t end,
                           bool first, bool early,

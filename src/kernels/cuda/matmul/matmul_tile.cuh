@@ -8,20 +8,21 @@
  * Per tile and 16 columns of k: (rows + tokens) * 32 bytes, 2 * 16 * rows * tokens operations.
  *
  * Such a task uses all of the ring and the scratch at once. It takes them as a *lease*: the loader
- * sends RING_PAGES void pages, so when the compute warps have them all, no page is under way and
- * none can come. They give the pages back when the task is done. The memory holds:
+ * sends RING_PAGES void pages. When the compute warps have all of these, no page is under way and
+ * none can come. The compute warps release the pages when the task is done. The memory holds:
  *
  *   0          sums of the tile, parked for its results: F32 (tile_parked); those of tiles of
  *              128 tokens are elsewhere (tile_ring.cuh)
  *   + parked   weights and activations of some steps of 16 columns, as they pass
  *
  * Sums are those of graph/partials.h: a warp has a tile of WB row blocks x WO columns of eight
- * tokens and goes through the partial sums one after the other. It has the tile twice in registers:
- * the partial sum at hand, and those before added up. Halves (LINEAR) have one sum more, the first
- * half, which waits for the other: in L2, since there is no room in shared memory (tile_push).
+ * tokens and makes the partial sums one after the other. It holds the tile twice in registers: the
+ * current partial sum, and the total of those before. LINEAR adds by halves and so has one sum
+ * more: the first half waits for the second in L2, because shared memory has no room for it
+ * (tile_push).
  *
- * Here: PACK, the lease and sums. What becomes of them: tile_results.cuh. How tiles are multiplied:
- * matmul_tile_hopper.cuh, elsewhere matmul_tile_mma.cuh.
+ * This file has PACK, the lease and the sums. tile_results.cuh turns the sums into results.
+ * matmul_tile_hopper.cuh multiplies tiles on Hopper, matmul_tile_mma.cuh elsewhere.
  */
 #ifndef QN_CUDA_MATMUL_MATMUL_TILE_CUH
 #define QN_CUDA_MATMUL_MATMUL_TILE_CUH
@@ -42,8 +43,8 @@ DEV uint4 pack_eight(const float *row, uint32_t k, uint32_t k_end) {
                       pack_pair<WEIGHT_E>(odd.x, odd.y), pack_pair<WEIGHT_E>(odd.z, odd.w));
 }
 
-/* The words of a packed row that hold columns 8 j and on of 32, the first of which is `column`: 32
- * words apart. */
+/* The first of the four words of a packed row, 32 words apart, that hold columns 8 j to 8 j + 7 of
+ * the 32 columns from `column` on. */
 DEV uint32_t *pack_words(uint64_t base, uint32_t eights, uint32_t row, uint32_t column,
                          uint32_t j) {
     return (uint32_t *)packed_piece(base, eights, row, column) + column / 32 % 2 * 128 +
@@ -91,7 +92,8 @@ DEV void lease_take(struct warp_context *c) {
     sync_compute();
 }
 
-/* Waits until all warps are done with the lease's memory; then it gives the pages back. */
+/* lease_end waits until all warps are done with the lease's memory; lease_release then releases its
+ * pages. */
 DEV void lease_end(void) {
     page_copy_fence_shared(); /* bulk copies will write where these threads did */
     sync_compute();
@@ -122,8 +124,8 @@ DEV uint32_t tile_tokens(const struct tile_at *t) {
 }
 
 /* Where the sum of a token and a column of the results (a row of weights) is parked. The constants
- * below are floats from there to the next column within four, to the eighth column, from an even
- * token to the next one, and to the eighth token among a warp's. */
+ * below are the floats from there to the next column within four, to the eighth column after it,
+ * from an even token to the next one, and to the eighth token after it among a warp's. */
 #if HAS_WGMMA
 DEV float *tile_parked(const struct tile_at *t, uint32_t token, uint32_t column) {
     return (float *)(shared_memory + t->parked) + token * tile_pitch_of(t) + column;
@@ -136,8 +138,8 @@ DEV uint32_t to_eighth_token(const struct tile_at *t) {
     return 8 * tile_pitch_of(t);
 }
 #else
-/* Each thread's own sums, four floats at a time: code that stores them by token makes the compiler
- * spill all over a kernel for sm_80. */
+/* Sums are parked as each thread holds them, four floats at a time: code that stores them by token
+ * makes the compiler spill all over a kernel for sm_80. */
 DEV float *tile_parked(const struct tile_at *t, uint32_t token, uint32_t column) {
     const uint32_t block = column / CUDA_PAGE_ROWS, r = column % CUDA_PAGE_ROWS, eight = token / 8;
     const uint32_t warp = block / t->wb + eight / t->wo * t->down, lane = r % 8 * 4 + token % 8 / 2;
@@ -235,10 +237,11 @@ template <int WB, int WO> DEV void tile_pop(float v[WB][WO][4]) {
         }
 }
 
-/* Adds a complete partial sum to the total, which begins as TILE_NOTHING. n: partial sums with it;
- * half: at so many the total is the first half, and waits. Each partial sum costs little more than
- * the additions: products of the tile stand still meanwhile, and a choice between adding and
- * copying made a prompt of 2,048 tokens of Qwen3-8B 5 % longer (H100). */
+/* Adds a complete partial sum to the total, which begins as TILE_NOTHING. n: partial sums in the
+ * total, this one included; half: the n at which the total is the first half, and is put aside.
+ * Products of the tile stand still meanwhile, so there is little more here than the additions: a
+ * choice between adding and copying made a prompt of 2,048 tokens of Qwen3-8B take 5 % longer
+ * (H100). */
 #define TILE_NOTHING (-0.0f) /* plus any number it is that number */
 template <int WB, int WO>
 DEV void tile_add_partial(uint32_t n, uint32_t half, float total[WB][WO][4],
@@ -248,7 +251,8 @@ DEV void tile_add_partial(uint32_t n, uint32_t half, float total[WB][WO][4],
     tile_push<WB, WO>(total);
     tile_fill<WB, WO>(total, TILE_NOTHING);
 }
-/* Adds the first half, if there is one, when the second is complete. `free` registers hold it. */
+/* Adds the first half, if there is one, when the second is complete. free: registers to load the
+ * first half into. */
 template <int WB, int WO>
 DEV void tile_add_half(uint32_t half, float total[WB][WO][4], float free[WB][WO][4]) {
     if (half == 0) return;
@@ -286,9 +290,9 @@ DEV bool tile_is_normed(const struct cuda_task *task) {
 }
 
 /* 1 / rms of the tile's tokens from `row` on, for tile_norm_of. To be called between barriers. A
- * token's squares are asked for after the event and used some work later. A block reads each once:
- * when every result read its token's own, the blocks' reads of those few lines took 11 us of a
- * tile's 73 (64 tokens, H200). */
+ * token's squares are requested after the event and used some work later. A block reads each
+ * token's squares once: when every result read them itself, the blocks' reads of those few lines
+ * took 11 us of a tile's 73 (64 tokens, H200). */
 DEV float tile_norms_ask(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
                          uint32_t end) {
     const uint32_t token = row + c->thread;
@@ -304,8 +308,8 @@ DEV void tile_norms_put(const struct warp_context *c, const struct cuda_task *ta
         TILE_NORMS[token % PACK_TILE] = inverse_rms_of(squares);
 }
 
-/* The same where squares are not added up yet: in a graph of up to 16 rows, whose task has only
- * some of the rows. */
+/* The same where squares are not added up yet: in a graph of up to 16 rows, if a task has only some
+ * of the rows. */
 DEV void tile_norms_pieces(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
                            uint32_t end) {
     const float *squares = (const float *)task->more2;

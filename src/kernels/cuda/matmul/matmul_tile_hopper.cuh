@@ -1,7 +1,7 @@
 /* matmul_tile_hopper.cuh - Hopper: tasks of many packed rows, tile by tile. Tiles of 128 tokens are
- * multiplied by wgmma (matmul_tile_wgmma.cuh), narrower ones here by mma.sync, which takes nearly
- * as long as their weights. Two warps ask for the operands of both (tile_producer.cuh).
- */
+ * multiplied by wgmma (matmul_tile_wgmma.cuh), narrower tiles here by mma.sync, which takes nearly
+ * as long as loading their weights. Two warps request the operands of both kinds
+ * (tile_producer.cuh). */
 #ifndef QN_CUDA_MATMUL_MATMUL_TILE_HOPPER_CUH
 #define QN_CUDA_MATMUL_MATMUL_TILE_HOPPER_CUH
 
@@ -9,9 +9,9 @@
 
 #if HAS_WGMMA
 
-/* A warp's share of a tile: wb row blocks x wo columns of eight tokens; `down` warps share the
- * tile in the direction of weight rows, the others in that of tokens. A step costs a warp wb *
- * 512 + wo * 256 bytes of shared memory: 12 row blocks as 3 x 4 instead of 6 x 2, and two as 1 x 2
+/* A warp's share of a tile: wb row blocks x wo columns of eight tokens; `down` warps share the tile
+ * in the direction of weight rows, the others in that of tokens. In a step a warp reads wb * 512 +
+ * wo * 256 bytes of shared memory: 12 row blocks as 3 x 4 instead of 6 x 2, and two as 1 x 2
  * instead of 2 x 1, made decode of 64 requests 9 % faster (H200, Qwen3-8B). */
 struct tile_share {
     uint32_t wb, wo, down;
@@ -56,8 +56,8 @@ DEV void narrow_slot(const struct warp_context *c, struct ring_use *r, float sum
 }
 
 /* Multiplies a tile, one partial sum after the other, and parks its sums or stores them as results.
- * first: it is the task's first tile, so the task's event is waited for here, after all work that
- * does not need it. If the launch ends instead, packed[].row becomes NO_ROW. */
+ * first: it is the task's first tile, so this function waits for the task's event, after all work
+ * that does not need it. If the launch ends instead, packed[].row becomes NO_ROW. */
 CODE_OF((int WB, int WO, int DOWN), void, narrow_multiply, bool first) {
     constexpr uint32_t per_k_tile =
         CUDA_PAGE_K / 16 / ring_shape_of(WB * DOWN, WO * 8 * (WARPS / DOWN)).w_steps;
@@ -94,9 +94,10 @@ CODE_OF((int WB, int WO, int DOWN), void, narrow_multiply, bool first) {
     tile_norms_put(&c, task, row, end, squares);
 }
 
-/* Takes the lease: from here on its activations may be asked for, and its weights, if they were not
- * before. All warps have finished the task before, or the lease could not have come. Warp 1 tells
- * the asking warps, since warp 0 sends the trigger of the task before, which takes a while. */
+/* Takes the lease: from here on its activations may be requested, and its weights, if they were not
+ * before. All warps have finished the previous task, or the lease could not have come. Warp 1 tells
+ * the warps that request operands, because warp 0 sends the trigger of the previous task, which
+ * takes a while. */
 DEV void packed_take(const struct warp_context *c, const struct cuda_task *task) {
     lease_wait(c);
     if (c->thread != 32 || task->row0 >= linear_rows(task)) return;
@@ -110,7 +111,7 @@ DEV void packed_take(const struct warp_context *c, const struct cuda_task *task)
 /* The next tile in a word: cuda_task.group | .tile << 8, and whether it is the task's first. */
 enum { TILE_FIRST = 1 << 16 };
 
-/* Makes the tile of row blocks from `block` and tokens from `row` on the next one. */
+/* Makes the tile that begins with row block `block` and token `row` the next one. */
 DEV uint32_t packed_enter(const struct warp_context *c, const struct cuda_task *task,
                           uint32_t block, uint32_t row) {
     const struct row_tile t = row_tile_at(task, block, MOST_BLOCKS);
@@ -121,7 +122,7 @@ DEV uint32_t packed_enter(const struct warp_context *c, const struct cuda_task *
         SHARED->packed[c->warp].sums = sums_of(task, &t);
     }
     const uint32_t end = min(task->row1, linear_rows(task));
-    if (task->tile == PACK_TILE) { /* narrower ones ask for them later */
+    if (task->tile == PACK_TILE) { /* narrower tiles request them later */
         const float squares = tile_norms_ask(c, task, row, end);
         tile_norms_put(c, task, row, end, squares);
     }
@@ -129,8 +130,8 @@ DEV uint32_t packed_enter(const struct warp_context *c, const struct cuda_task *
     return task->group | task->tile << 8;
 }
 
-/* After packed_take: the first tile for packed_multiply; 0: the task has none. The event is waited
- * for here or there, as late as possible. stop: the launch ends. */
+/* After packed_take. Returns the first tile for packed_multiply; 0: the task has none. Either this
+ * function or packed_multiply waits for the event, as late as possible. stop: the launch ends. */
 DEV uint32_t packed_first(struct warp_context *c, const struct cuda_task *task, bool *stop) {
     const bool none = task->row0 >= linear_rows(task);
     if (none || task->tile == PACK_TILE) *stop = !packed_wait(c, task);
@@ -140,12 +141,12 @@ DEV uint32_t packed_first(struct warp_context *c, const struct cuda_task *task, 
     return packed_enter(c, task, task->block0, task->row0) | TILE_FIRST;
 }
 
-/* Whether the launch ended before the tile at hand was multiplied. */
+/* Whether the launch ended before the current tile was multiplied. */
 DEV bool packed_stopped(const struct warp_context *c) {
     return SHARED->packed[c->warp].row == NO_ROW;
 }
 
-/* Stores the results of the tile at hand. Gives the next tile; 0: there is none. */
+/* Stores the results of the current tile. Returns the next tile; 0: there is none. */
 DEV uint32_t packed_results(const struct warp_context *c, const struct cuda_task *task) {
     const struct tile_share s = tile_share_of(task);
     const struct row_tile t = row_tile_at(task, SHARED->packed[c->warp].block, s.wb * s.down);
@@ -167,7 +168,7 @@ DEV uint32_t packed_results(const struct warp_context *c, const struct cuda_task
     return 0;
 }
 
-/* All warps are done with the lease's last tile, and none has begun with the next lease. */
+/* Called when all warps are done with the lease's last tile and none has begun the next lease. */
 DEV void packed_leave(const struct warp_context *c) {
     const struct ring_use r = ring_load(c);
     if (c->thread == 0) SHARED->packed_phase = r.phase;
@@ -190,7 +191,7 @@ DEV void packed_multiply(uint32_t tile) {
     case 2 | 64 << 8: narrow_multiply<1, 2, 2>(first); break;
     case 16 | 32 << 8: narrow_multiply<4, 2, 4>(first); break;
     case 12 | 32 << 8: narrow_multiply<3, 2, 4>(first); break;
-    default: narrow_multiply<1, 2, 4>(first); break; /* 4 and 32: cuda_tables.c has no others */
+    default: narrow_multiply<1, 2, 4>(first); break; /* 4 and 32: cuda_form.c has no others */
     }
 }
 

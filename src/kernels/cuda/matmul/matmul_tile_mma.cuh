@@ -1,10 +1,11 @@
-/* matmul_tile_mma.cuh - tiles of packed activations by mma.sync: the products; and, where there is
- * no wgmma, how a task's weights and activations come and go (on Hopper: matmul_tile_hopper.cuh).
+/* matmul_tile_mma.cuh - products of tiles of packed activations by mma.sync. Where there is no
+ * wgmma, also how a task's weights and activations pass through shared memory (on Hopper:
+ * matmul_tile_hopper.cuh).
  *
  * Operands come in stages of some steps of 16 columns: weights [row block][step][512 bytes], then
  * activations [stretch of up to 4 steps][group of eight][step][256 bytes]. The warps take turns in
- * asking for stages. packed_full says that a stage is there; with packed_empty each warp says that
- * it has used one.
+ * requesting stages. packed_full says that a stage has arrived; with packed_empty each warp says
+ * that it has used a stage.
  */
 #ifndef QN_CUDA_MATMUL_MATMUL_TILE_MMA_CUH
 #define QN_CUDA_MATMUL_MATMUL_TILE_MMA_CUH
@@ -40,9 +41,9 @@ DEV void steps_mma(uint32_t lane, const uint4 *w, const char *x, float sum[WB][W
 /* ---- stages ---- */
 
 /* A warp's tile of WB row blocks x WO columns of tokens; DOWN warps share a block's tile in the
- * direction of weight rows, the others in that of tokens. A step costs a warp WB * 512 + WO * 256
- * bytes of shared memory. Every stage costs a warp some hundred cycles at its two barriers,
- * so small tiles have long stages. */
+ * direction of weight rows, the others in that of tokens. In a step a warp reads WB * 512 + WO *
+ * 256 bytes of shared memory. Every stage costs a warp some hundred cycles at its two barriers, so
+ * small tiles have long stages. */
 template <int WB, int WO, int DOWN, int STEPS> struct packed_shape {
     /* Steps of 16 columns in a stage; few where shared memory is scarce. */
     static constexpr uint32_t steps = SHARED_BYTES >= 160 * 1024 ? STEPS : 2;
@@ -56,21 +57,21 @@ template <int WB, int WO, int DOWN, int STEPS> struct packed_shape {
     static constexpr uint32_t parked_bytes = tile_pitch(blocks) * 8 * eights * 4;
     static constexpr uint32_t room = (TILE_BYTES - parked_bytes) / stage_bytes;
     static constexpr uint32_t stages = room < MAX_STAGES ? room : MAX_STAGES;
-    /* A stage's memory is used again so many stages after its use: the slowest warp should be done
+    /* A stage's memory is filled again `lag` stages after its use: the slowest warp should be done
      * with it by then. */
     static constexpr uint32_t lag = stages >= 4 ? 2 : 1;
     static_assert(room >= 1, "a stage beside the parked sums");
 };
 
-/* Asks for the activations of a stage from step `step` on: for each PIECE_STEPS steps a stretch of
- * all eights, or a piece of each eight if the stage has fewer. A whole warp asks, a copy per lane.
- */
+/* Requests the activations of a stage from step `step` on: for each PIECE_STEPS steps a stretch of
+ * all eights, or a piece of each eight if the stage has fewer steps. A whole warp requests them, a
+ * copy per lane. */
 template <class S>
 DEV void stage_ask_activations(const struct warp_context *c, const struct cuda_task *task,
                                uint32_t row, uint32_t n_eights, uint32_t step, char *to,
                                uint64_t *full) {
     constexpr bool whole = S::in_piece == PIECE_STEPS;
-    /* With all of the graph's rows one stretch lies after the other. */
+    /* If the tile has all of the graph's rows, one stretch lies after the other. */
     if (whole && n_eights == S::eights && task->eights == S::eights) {
         if (share_first(c->lane) == 0)
             share_copy(to, packed_piece(task->in, task->eights, row, 16 * step),
@@ -88,9 +89,9 @@ DEV void stage_ask_activations(const struct warp_context *c, const struct cuda_t
     }
 }
 
-/* Asks for the task's stage number n, if there is one: tiles by weight rows, then by tokens. A
- * whole warp asks, a copy per lane: first row blocks, then activations. Memory of row blocks that
- * the task does not have is left as it is. */
+/* Requests the task's stage number n, if there is one. Tiles go by weight rows, then by tokens. A
+ * whole warp requests it, a copy per lane: first row blocks, then activations. Memory of row blocks
+ * that the task does not have is left as it is. */
 template <class S>
 DEV void stage_ask(const struct warp_context *c, const struct cuda_task *task, uint32_t end,
                    uint32_t n, uint32_t phase, bool again) {
@@ -153,7 +154,7 @@ DEV void tile_run(const struct warp_context *c, const struct cuda_task *task, ui
         uint32_t n_stages = sums_length(task->k_tiles, partial) * S::per_k_tile;
 #pragma unroll 1
         for (; n_stages > 0; n_stages--) {
-            /* Warps take turns, because asking takes as long as part of the work on a stage. */
+            /* Warps take turns, because a request takes as long as part of the work on a stage. */
             const uint32_t next = r->n + S::stages - S::lag;
             if (next % WARPS == c->warp && r->n >= S::lag)
                 stage_ask<S>(c, task, r->end, next, r->phase, true);
@@ -211,7 +212,7 @@ DEV void packed_whole(void) {
 
 /* ---- a task: the functions that matmul_tile_hopper.cuh has, too ---- */
 
-/* Takes the lease. Nothing can be asked for before the event. */
+/* Takes the lease. Nothing can be requested before the event. */
 DEV void packed_take(struct warp_context *c, const struct cuda_task *) {
     lease_take(c);
 }

@@ -1,18 +1,19 @@
 /* matmul_tile_wgmma.cuh - Hopper: tiles of 128 tokens of packed activations by wgmma.
  *
- * Four warps multiply 64 weight rows, a row block each, and 128 tokens. A lane's words of a page
- * are its share of A, in registers; pieces of packed activations in shared memory are B, as they
- * came. So eight warps have a tile of 128 weight rows. Row blocks past the task's end are
- * multiplied all the same, and not stored.
+ * Four warps together multiply 64 weight rows, a row block each, with 128 tokens. So eight warps
+ * have a tile of 128 weight rows. A lane's words of a page are its share of A, in registers; pieces
+ * of packed activations, as they arrive in shared memory, are B. Row blocks past the task's end are
+ * multiplied with the others of four warps, and not stored; four warps that have only such row
+ * blocks multiply nothing (tile_skip).
  *
  * Per step of 16 columns and four warps: 2 KB of weights and 4 KB of activations from shared
- * memory, 64 cycles of the tensor cores. Weights are fetched a product ahead; a slot is given back
- * one product after its last.
+ * memory, 64 cycles of the tensor cores. Weights are loaded into registers one product ahead; a
+ * slot is released one product after its last product.
  *
- * The compiler easily waits for every product (it says so, and check_kernels fails): if products
- * are in a function that is called, if trip counts might differ between lanes, if a path leads out
- * from between products (a wait that gives up), or if there is a second size of products. Those of
- * attention_prefill_wgmma.cuh do no harm: all of them are waited for before others begin.
+ * The compiler waits for every product if products are in a function that is called, if trip counts
+ * might differ between lanes, if a path leads out from between products (a wait that gives up), or
+ * if there is a second size of products. It says so, and check_kernels fails. The products of
+ * attention_prefill_wgmma.cuh do no harm, because all of them are waited for before others begin.
  */
 #ifndef QN_CUDA_MATMUL_MATMUL_TILE_WGMMA_CUH
 #define QN_CUDA_MATMUL_MATMUL_TILE_WGMMA_CUH
@@ -73,8 +74,9 @@ DEV void slot_skip(const struct warp_context *c, struct ring_use *r, bool keep) 
     ring_give(c, r);
 }
 
-/* Fetches the tile's share of the residual stream into L2, an eighth of the tile's time before the
- * results need it: it was written half a layer ago, and all blocks ask for theirs at once. */
+/* Prefetches the tile's share of the residual stream into L2, an eighth of the tile's time before
+ * the results need it. The residual stream was written half a layer ago, and all blocks load their
+ * shares at once. */
 DEV void residual_ahead(const struct warp_context *c) {
     const struct warp_state w = SHARED->warp[c->warp];
     const struct cuda_task *task = &SHARED->task[SHARED->go[w.message % GO_DEPTH]];
@@ -88,9 +90,9 @@ DEV void residual_ahead(const struct warp_context *c) {
 }
 
 /* Stores the sums of a tile of LINEAR_SPLITK, which are its results, from the registers of the
- * products: eight lanes have 32 bytes of a token's columns. The stores ask L2 to keep them: 8 MB
- * twice a layer of Qwen3-8B, which only SPLITK_SUM reads, right after, and which weights drove out
- * to memory otherwise. */
+ * products: eight lanes have 32 bytes of a token's columns. The stores ask L2 to keep the sums: 8
+ * MB twice a layer of Qwen3-8B, which only SPLITK_SUM reads, right afterwards. Without this,
+ * weights evicted them to memory. */
 template <int WB, int WO, int DOWN>
 DEV void parts_store(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
                      uint32_t end, const float total[WB][WO][4]) {
@@ -114,7 +116,7 @@ DEV void parts_store(const struct warp_context *c, const struct cuda_task *task,
         }
 }
 
-/* All slots of a tile for warps that multiply nothing of it. */
+/* Passes all slots of a tile, for warps that multiply nothing of it. */
 DEV void tile_skip(const struct warp_context *c, struct ring_use *r, uint32_t sums, bool parks) {
 #pragma unroll 1
     for (uint32_t partial = sums_first(sums); partial < sums_end(sums); partial++) {

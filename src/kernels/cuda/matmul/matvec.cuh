@@ -2,21 +2,21 @@
  * as 16-bit floats.
  *
  *   before the event   everything that does not depend on other tasks: addresses, biases, weights
- * of the norm, the warp's first page into registers after it           activations ─ barrier ─
- * pages, partial sums ─ barrier ─ results
+ *                      of the norm, the warp's first page into registers
+ *   after it           activations ─ barrier ─ pages, partial sums ─ barrier ─ results
  *
- * The code after the event is the critical path of every layer, run by eight warps that do the
- * same at the same time: nothing hides anything, so an instruction costs its latency, and a jump to
- * a line of instructions that was not run just before costs some hundred cycles, in times of much
- * traffic several hundred (docs/measurements.md, "Hand-overs"). So the length of the dot products
- * and whether activations are normed are constants: no loop over a single item, no question that
- * the compiler can answer, and code in the order in which it runs. But no code is there twice
- * without need, since at most 32 KB of it are at hand: QKV and the MLP share theirs, and differ
- * only at the end.
+ * The code after the event is the critical path of every layer. Eight warps do the same at the same
+ * time, so nothing hides latency: an instruction costs its latency, and a jump to a line of
+ * instructions that was not run just before costs some hundred cycles, several hundred in times of
+ * much traffic (docs/measurements.md, "Hand-overs"). So the length of the dot products and whether
+ * activations are normed are constants. There is no loop over a single item and no branch that the
+ * compiler can decide, and code lies in the order in which it runs. But no code is duplicated
+ * without need, because at most 32 KB of it are fetched fast: QKV and the MLP share their code,
+ * which differs only at the end.
  *
- * A page in registers leaves room in the ring: eight pages are a third of it, which memory fills in
- * 1.9 us on an H200. And eight pages that need not be read from shared memory after the event are
- * 64 KB at 128 bytes a cycle. What it was worth: docs/measurements.md.
+ * A page in registers leaves room in the ring: eight pages are a third of the ring, which memory
+ * fills in 1.9 us on an H200. These eight pages need not be read from shared memory after the event
+ * either: 64 KB at 128 bytes a cycle. docs/measurements.md says what this was worth.
  *
  * Scratch:   0   activations, 16 bits, whole k-tiles
  *            +   partial sums [row block of the group][16 rows][PARTIALS] F32
@@ -118,9 +118,9 @@ DEV uint32_t row_rank(const struct warp_context *c) {
     return (c->warp - c->turn) % WARPS;
 }
 
-/* Takes the warp's first page of the group into registers, if it has one and that has come.
- * Otherwise registers are loaded all the same and not used: the compiler spills arrays that may not
- * be loaded. */
+/* Takes the warp's first page of the group into registers, if it has one and the page has arrived.
+ * Otherwise registers are loaded all the same and not used: the compiler spills an array that is
+ * loaded conditionally. */
 template <uint32_t K>
 DEV void row_hold(struct warp_context *c, struct row_group g, struct held_page *h) {
     const uint32_t slot = page_slot(c->warp, c->page);
@@ -134,8 +134,8 @@ DEV void row_hold(struct warp_context *c, struct row_group g, struct held_page *
     if (h->there) page_release(c);
 }
 
-/* The lane's activations of a k-tile. All eight columns of a product are the same row; the first is
- * stored. */
+/* The lane's activations of a k-tile. All eight columns of a product are the same row; only the
+ * first one's sums are stored. */
 struct row_columns {
     uint4 b[CUDA_PAGE_K / 32];
 };
@@ -186,10 +186,10 @@ template <uint32_t K> DEV void row_put(const struct warp_context *c, uint32_t i,
     row_clear(sum);
 }
 
-/* Multiplies the warp's pages of a group of n: number `first` and every eighth after it. Pages of
- * one row block follow each other: together they are a partial sum, in order. x: activations of the
- * first page's k-tile. A page is in registers before it is multiplied, so that its slot is free for
- * the loader that much earlier. */
+/* Multiplies the warp's pages of a group of n pages: number `first` and every eighth after it. The
+ * warp's pages of one row block follow each other and make a partial sum, in order. x: activations
+ * of the first page's k-tile. A page is loaded into registers before it is multiplied, so that its
+ * slot is free for the loader earlier. */
 template <uint32_t K>
 DEV void row_pages(struct warp_context *c, uint32_t n, uint32_t first, struct row_columns *x,
                    float sum[4]) {
@@ -223,7 +223,7 @@ DEV void row_stage(const struct warp_context *c, const struct cuda_task *task,
 }
 
 /* Whether a page is held in registers before the event. A page and a thread's share of a wide norm
- * are more registers than there are. */
+ * together are more registers than a thread has. */
 template <enum row_form FORM> DEV constexpr bool row_holds(void) {
     return PAGES_ARE_HELD && (FORM == ROW_ADDED || STREAM_FOURS <= 2);
 }
@@ -271,8 +271,9 @@ DEV void row_normed(const struct warp_context *c, const struct cuda_task *task,
     }
 }
 
-/* Runs a task whose dot products are K long. MORE: a warp may have several pages of a group;
- * without it that code is not there to be jumped over. False: the launch ends. */
+/* Runs a task whose dot products are K long. MORE: a warp may have several pages of a group.
+ * Without MORE the code for them lies out of the way, so that it need not be jumped over. False:
+ * the launch ends. */
 template <enum row_form FORM, uint32_t K, bool MORE>
 DEV bool row_run(struct warp_context *c, const struct cuda_task *task) {
     constexpr uint32_t k_tiles = cuda_k_tiles(K);

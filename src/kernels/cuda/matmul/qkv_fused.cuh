@@ -1,8 +1,8 @@
-/* qkv_fused.cuh - QKV_FUSED: heads from the parked sums of a tile, which has whole heads: the same
- * bits as QKV_LINEAR and QKV_HEADS (attention/qkv.cuh) in two.
+/* qkv_fused.cuh - QKV_FUSED: makes heads from the parked sums of a tile, which has whole heads. The
+ * bits are those of the two operators QKV_LINEAR and QKV_HEADS (attention/qkv.cuh).
  *
- * In two operators the projections are stored and read again: 50 MB for 2,048 rows of Qwen3-8B.
- * Angles of a token come from L2, where all heads' are the same ones.
+ * Two operators store the projections and read them again: 50 MB for 2,048 rows of Qwen3-8B. A
+ * token's angles come from L2, and are the same for all heads.
  */
 #ifndef QN_CUDA_MATMUL_QKV_FUSED_CUH
 #define QN_CUDA_MATMUL_QKV_FUSED_CUH
@@ -28,8 +28,8 @@ DEV struct tile_place *tile_places(void) {
     return (struct tile_place *)(shared_memory + TILE_PLACES);
 }
 
-/* The places of the tile's tokens that the warp has, every eighth one. The next tile of the same
- * tokens has them still. */
+/* Stores the places of the warp's tokens of the tile, every eighth one. They are still there for
+ * the next tile of the same tokens. */
 DEV void tile_places_put(const struct warp_context *c, const struct tile_at *t, uint32_t n) {
     const uint32_t at = c->warp + WARPS * c->lane, row = t->row + at;
     if (at < n) {
@@ -42,7 +42,7 @@ DEV void tile_places_put(const struct warp_context *c, const struct tile_at *t, 
 
 enum head_kind { HEAD_QUERY, HEAD_KEY, HEAD_VALUE };
 
-/* A head while it is made of the tile's sums. */
+/* A head that is being made from the tile's sums. */
 struct tile_head {
     uint32_t unit, n; /* n: tokens of the tile */
     const float *cosine, *sine;
@@ -70,13 +70,14 @@ DEV struct tile_head tile_head_of(const struct warp_context *c, const struct cud
     return h;
 }
 
-/* The warp's tokens from number `first` of the tile on; beyond the last one the warp's first. */
+/* The j-th of the warp's tokens from number `first` of the tile on; beyond the last one the warp's
+ * first. */
 DEV uint32_t token_of(const struct warp_context *c, uint32_t first, uint32_t j, uint32_t n) {
     const uint32_t at = first + j * WARPS;
     return at < n ? at : c->warp;
 }
 
-/* Rotations of some of them. */
+/* Rotations of HEADS_AHEAD of these tokens. */
 struct angles_some {
     float cosine[HEADS_AHEAD][LANE_PAIRS], sine[HEADS_AHEAD][LANE_PAIRS];
 };
@@ -97,7 +98,7 @@ DEV struct angles_some angles_ask(const struct warp_context *c, const struct til
     return x;
 }
 
-/* The lane's pairs of a token's head: sums times 1 / rms, and biases. */
+/* The lane's pairs of a token's head: sums times 1 / rms, plus biases. */
 DEV void sums_load(const struct warp_context *c, const struct cuda_task *task,
                    const struct tile_at *t, const struct tile_head *h, uint32_t at, float *a,
                    float *b) {
@@ -113,8 +114,8 @@ DEV void sums_load(const struct warp_context *c, const struct cuda_task *task,
     }
 }
 
-/* Stores a head of the tile's tokens. What there is to choose is chosen outside of the tokens: at a
- * branch the compiler would end one before it begins the next. */
+/* Stores a head of the tile's tokens. All choices are made outside the loop over tokens: at a
+ * branch the compiler would end one token before it begins the next. */
 template <enum head_kind KIND>
 DEV void head_finish(const struct warp_context *c, const struct cuda_task *task,
                      const struct tile_at *t, uint32_t unit) {

@@ -1,22 +1,22 @@
-/* splitk_sum.cuh - SPLITK_SUM: the parts of LINEAR_SPLITK (matmul_tile_hopper.cuh) become the
- * residual stream and its copy for the next norm. A row at a time, four columns a thread: the bits
- * are those of LINEAR. */
+/* splitk_sum.cuh - SPLITK_SUM: adds the parts of LINEAR_SPLITK (matmul_tile_hopper.cuh) to the
+ * residual stream and makes its copy for the next norm. It works on a row at a time, four columns a
+ * thread. The bits are those of LINEAR. */
 #ifndef QN_CUDA_MATMUL_SPLITK_SUM_CUH
 #define QN_CUDA_MATMUL_SPLITK_SUM_CUH
 
 #include "kernels/cuda/other/embed.cuh"
 #include "kernels/cuda/matmul/matmul_epilogue.cuh"
 
-/* Parts of a row: PARTIALS if all the program's operators have so many, else as the task says. A
- * constant keeps the code short: a layer runs it once, and waits for it. */
+/* Parts of a row: PARTIALS if all the program's operators have that many, otherwise the task's
+ * number. A constant keeps the code short: a layer runs this code once, and waits for it. */
 #define HAS_ALL_PARTS(i, k) &&cuda_k_tiles(k) >= PARTIALS
 #define SUM_ALL_PARTS       (true QN_LINEAR_WIDTHS(HAS_ALL_PARTS))
 DEV uint32_t sum_parts(const struct cuda_task *task) {
     return SUM_ALL_PARTS ? PARTIALS : task->n_pieces;
 }
 
-/* The part that has partial sum p, if p has k-tiles: with fewer parts than PARTIALS each is one
- * k-tile. */
+/* The part that has partial sum p, if p has k-tiles. With fewer parts than PARTIALS each part is
+ * one k-tile. */
 struct sum_part {
     uint32_t n;
     bool there;
@@ -26,8 +26,8 @@ DEV struct sum_part part_of(uint32_t n_parts, uint32_t p) {
     return {n, n < partial_first(n_parts, p + 1)};
 }
 
-/* Everything that a thread reads for columns [k, k + 4): all of it is asked for before the first is
- * used. */
+/* Everything that a thread reads for columns [k, k + 4). All of it is requested before the first
+ * value is used. */
 struct sum_terms {
     float4 part[PARTIALS], residual, bias, norm; /* part: by partial sums */
 };
@@ -36,7 +36,7 @@ DEV struct sum_terms terms_ask(const struct cuda_task *task, uint32_t row, uint3
     const uint32_t n = sum_parts(task);
     const float *parts = (const float *)task->in + (uint64_t)row * n * QN_HIDDEN + k;
 #pragma unroll
-    for (uint32_t p = 0; p < PARTIALS; p++) /* always loaded, or they would come in turn */
+    for (uint32_t p = 0; p < PARTIALS; p++) /* always loaded, or they would come one by one */
         t.part[p] = load4_l2(parts + min(part_of(n, p).n, n - 1) * QN_HIDDEN);
     t.residual = load4_l2((const float *)task->more + (uint64_t)row * QN_HIDDEN + k);
     t.bias = make_float4(0, 0, 0, 0);
@@ -103,7 +103,7 @@ CODE(void, run_splitk_sum, const struct cuda_task *task) {
                 sum += squares_of_block(v);
             }
         }
-        if (row + 1 == end && c.thread == 32) lease_opens(); /* the last reads have come */
+        if (row + 1 == end && c.thread == 32) lease_opens(); /* the last reads have arrived */
 #pragma unroll
         for (int d = 4; d < 32; d *= 2) sum += __shfl_xor_sync(~0u, sum, d);
         if (c.lane == 0) SHARED->warp_sum[c.warp] = sum;

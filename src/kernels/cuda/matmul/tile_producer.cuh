@@ -1,16 +1,17 @@
-/* tile_producer.cuh - Hopper: two warps ask for the operands of a leased task (tile_ring.cuh), one
- * for weights, one for activations.
+/* tile_producer.cuh - Hopper: two warps request the operands of a task with a lease
+ * (tile_ring.cuh), one its weights, one its activations.
  *
- * Weights are asked for as soon as no page is in use: the loader says so, or a compute warp, if the
- * block has another task before (loader_open). Activations are asked for when the lease is taken
- * and control says that the task's event is activated. Both come in the order in which the compute
- * warps work. A lease without work is not announced, so neither warp can get two announcements
- * before it has looked: the compute warps need its copies in between.
+ * Weights are requested as soon as no page is in use. The loader says so, or a compute warp does,
+ * if the block has another task before (loader_open). Activations are requested when the lease is
+ * taken and control says that the task's event is activated. Both are requested in the order in
+ * which the compute warps work. A lease without work is not announced, so neither warp can get two
+ * announcements before it has looked: the compute warps need its copies in between.
  *
- * Asking bounds how fast a block multiplies: a prompt of 2,048 tokens took 130 ms when one thread
- * of the loader asked for all, 103 with a warp for it, 94 with two (H200, Qwen3-8B). One thread of
- * each warp asks, and the compiler knows it: a copy's operands are in registers that a warp has
- * once, so if several lanes ask the compiler makes a loop over the lanes.
+ * The rate of requests bounds how fast a block multiplies: a prompt of 2,048 tokens took 130 ms
+ * when one thread of the loader made all requests, 103 with a warp for them, 94 with two (H200,
+ * Qwen3-8B). One thread of each warp makes the requests, and the compiler knows it. A copy's
+ * operands are in uniform registers, which a warp has once, so the compiler would make a loop over
+ * several requesting lanes.
  */
 #ifndef QN_CUDA_MATMUL_TILE_PRODUCER_CUH
 #define QN_CUDA_MATMUL_TILE_PRODUCER_CUH
@@ -20,7 +21,7 @@
 
 #if HAS_WGMMA
 
-/* The task whose operands are asked for. */
+/* The task whose operands are requested. */
 struct ask_task {
     const struct cuda_task *task;
     struct ring_shape shape;
@@ -45,10 +46,10 @@ DEV struct ask_task ask_task_of(const struct cuda_task *task) {
     return t;
 }
 
-/* Weights or activations at a place in the order of work: tiles by weight rows, then by tokens; in
- * each tile the k-tiles of its partial sums, in order of K; in each k-tile its parts. */
+/* A place in the order of work, of weights or of activations: tiles by weight rows, then by tokens;
+ * in each tile the k-tiles of its partial sums, in order of K; in each k-tile its parts. */
 struct ask_stream {
-    const char *from; /* the next bytes to ask for */
+    const char *from; /* the next bytes to request */
     uint64_t base;    /* address of the operand */
     struct row_tile tile;
     uint32_t row, partial, part;
@@ -65,8 +66,8 @@ DEV void stream_find(struct ask_stream *s) {
               (uint64_t)(s->page * s->parts) * s->next + s->row / PACK_ROWS * s->eight_next;
 }
 
-/* Goes to the pages of partial sum s->partial. Activations: to those of all of the tile's partial
- * sums, which follow each other. */
+/* Goes to the pages of partial sum s->partial. Activations: goes to the pages of all of the tile's
+ * partial sums, which follow each other. */
 DEV void stream_partial(const struct ask_task *t, struct ask_stream *s) {
     const uint32_t p = partial_nth(t->k_tiles, s->partial);
     if (s->page_step != 1) {
@@ -79,8 +80,8 @@ DEV void stream_partial(const struct ask_task *t, struct ask_stream *s) {
     s->page_end = partial_first(t->k_tiles, partial_nth(t->k_tiles, s->partial) + 1);
 }
 
-/* Goes to the tile of these row blocks, if the task has them. Past the task's end nothing is read:
- * the task may be done by now, and its descriptor's place another task's. */
+/* Goes to the tile of these row blocks, if the task has them. Past the task's end the descriptor is
+ * not read: the task may be done by now, and its descriptor's slot may hold another task. */
 DEV void stream_enter(const struct ask_task *t, struct ask_stream *s, uint32_t block) {
     s->tile.block = block;
     if (block >= t->block1) return;
@@ -133,8 +134,8 @@ DEV bool stream_ends(const struct ask_task *t, const struct ask_stream *s) {
     return s->tile.block >= t->block1;
 }
 
-/* Waits until the slot of barrier number i is free, and makes its barrier expect so many bytes.
- * NULL: the compute warps have left. */
+/* Waits until the slot of barrier number i is free, and makes its barrier expect `bytes` bytes.
+ * Returns NULL if the compute warps have left. */
 DEV uint64_t *ask_begin(struct ask_task *t, uint32_t i, uint32_t bytes) {
     uint64_t *full = &SHARED->packed_full[i];
     while (!barrier_try_acquire_cta(&SHARED->packed_empty[i], (t->phase >> i & 1) ^ 1))
@@ -144,7 +145,7 @@ DEV uint64_t *ask_begin(struct ask_task *t, uint32_t i, uint32_t bytes) {
     return full;
 }
 
-/* Asks for a slot of weights: a copy for each of n row blocks. */
+/* Requests a slot of weights: a copy for each of n row blocks. */
 DEV void ask_blocks(const struct ask_stream *s, char *to, uint32_t n, bool once, uint64_t *full) {
     const uint32_t each = s->next;
 #pragma unroll
@@ -159,9 +160,9 @@ DEV void ask_blocks(const struct ask_stream *s, char *to, uint32_t n, bool once,
 }
 
 /* The same for a whole tile of 128 tokens, which needs a slot every 1,024 cycles. Without branches
- * between copies, the operands of one are found while those before it are issued: the eight take
- * some 60 cycles by their instructions, where ask_blocks takes 130 for each. Narrower tiles, which
- * are bound by memory, lost 0.5 % with it. */
+ * between copies, the operands of a copy are found while the copies before it are issued: the eight
+ * take some 60 cycles by their instructions, where ask_blocks takes 130 for each. Narrower tiles,
+ * which are bound by memory, lost 0.5 % with this function. */
 DEV void ask_eight(const struct ask_stream *s, char *to, uint64_t *full) {
     constexpr uint32_t each = WGMMA_RING.w_bytes / 8;
     const char *from = s->from;
@@ -195,7 +196,7 @@ DEV bool ask_activations(struct ask_task *t, struct ask_stream *s) {
     return true;
 }
 
-/* Waits for the compute warps' word. False: they have left, which they say last. */
+/* Waits until a lease is announced. False: the compute warps have left, which they say last. */
 DEV bool ask_hear(uint64_t *told, uint32_t *parity) {
     while (!barrier_try_acquire_cta(told, *parity))
         if (barrier_test_acquire_cta(&SHARED->quit, 0) && !barrier_test_acquire_cta(told, *parity))
@@ -210,7 +211,7 @@ DEV bool ask_is_ready(void) {
     return barrier_try_acquire_cta(&SHARED->go_ready[ready / 2], ready % 2);
 }
 
-/* Asks for the weights of each lease, as soon as it may. */
+/* Requests the weights of each lease, as soon as lease_open allows it. */
 DEV void ask_for_weights(void) {
     uint32_t opened = 0, n = 0;
     struct ask_task t = {};
@@ -224,13 +225,13 @@ DEV void ask_for_weights(void) {
 #pragma unroll 1
         for (n = 0; !stream_ends(&t, &s) && ask_weights(&t, &s);) n++;
     }
-    /* No copy may land after the block is gone: the last lease may have ended before its event. */
+    /* No copy may land after the block ends: the last lease may have ended before its event. */
     for (uint32_t i = 0; i < min(n, t.shape.w_slots); i++)
         barrier_wait_acquire_cta(&SHARED->packed_full[i], (t.phase >> i & 1) ^ 1);
 }
 
-/* Asks for the activations of each lease, as soon as the task's event is activated: control tells
- * this warp as it tells the compute warps. All of them will be used. */
+/* Requests the activations of each lease, as soon as the task's event is activated, which control
+ * tells this warp as it tells the compute warps. All of them will be used. */
 DEV void ask_for_activations(void) {
     uint32_t taken = 0;
     while (ask_hear(&SHARED->lease_taken, &taken)) {
@@ -255,7 +256,7 @@ DEV void ask_main(bool weights) {
 
 #else
 
-DEV void ask_main(bool) {} /* the compute warps ask */
+DEV void ask_main(bool) {} /* the compute warps request operands */
 
 #endif
 

@@ -13,8 +13,8 @@ struct tile_row {
 };
 
 /* Turns a lane's sums of a row block and up to four times eight tokens, as products leave them,
- * into values: its row and the eighth after it, for two tokens of each eight. Everything that is
- * read is asked for first. Rows past the end give garbage, which is never stored. */
+ * into values: its row and the eighth after it, for two tokens of each eight. The whole residual is
+ * requested first. Rows past the end give garbage, which is never stored. */
 DEV void columns_value(const struct cuda_task *task, const struct tile_at *tile,
                        const struct tile_row *t, uint32_t row, float *parked, uint32_t n) {
     const int AT_ONCE = 4;
@@ -67,10 +67,11 @@ DEV void item_advance(struct linear_item *m, uint32_t out, uint32_t normed, uint
 /* ---- results of many at a time ----
  *
  * The lanes that have the sums would read and write a token's row 32 bytes at a time: a tile of 128
- * x 128 of O took 12 us so (H200). Parked sums let other lanes do it, whole lines at a time. */
+ * x 128 of O took 12 us that way (H200). Because sums are parked, other lanes can do it, whole
+ * lines at a time. */
 
-/* How warps go through a tile by token: some lanes have a token's stretch of columns, four columns
- * each. A tile of more columns has several stretches. */
+/* How warps go through a tile by token: `lanes` lanes have a token's stretch of columns, four
+ * columns each. A tile of more columns has several stretches. */
 struct tile_walk {
     uint32_t lanes, stretches;
     uint32_t first, step; /* the warp's first token of the tile; tokens to its next */
@@ -202,10 +203,10 @@ DEV void lm_tile_finish(const struct warp_context *c, const struct cuda_task *ta
 
 #include "kernels/cuda/matmul/qkv_fused.cuh"
 
-/* A *patch* is 8 tokens x 32 columns of a tile. With four columns a lane, eight lanes a token, a
- * warp has whole lines of rows; with eight columns a lane, eight lanes the same ones, whole lines
- * of packed rows. All patches of a warp have the same columns: as many lie side by side as are a
- * part of the warps, so that some may be empty. */
+/* A *patch* is 8 tokens x 32 columns of a tile. If a lane has four columns, and eight lanes have a
+ * token, a warp has whole lines of rows. If a lane has eight columns, and eight lanes have the same
+ * columns, a warp has whole lines of packed rows. All patches of a warp have the same columns: the
+ * number of patches side by side divides the number of warps, so some patches may be empty. */
 enum { PATCH_COLUMNS = 32, PATCHES_AT_ONCE = 4 };
 
 /* The patches of a tile. */
@@ -226,8 +227,8 @@ DEV struct tile_patches patches_of(const struct cuda_task *task, const struct ti
     return p;
 }
 
-/* The first tokens of some patches, a warp's from number `first` on. Beyond the last one the warp's
- * first, whose results are not stored again. */
+/* The first tokens of some patches of a warp, from patch number `first` on. Beyond the last patch
+ * comes the warp's first one again, whose results are not stored twice. */
 struct patches_at {
     uint32_t token[PATCHES_AT_ONCE];
     bool there[PATCHES_AT_ONCE];
@@ -243,8 +244,8 @@ DEV struct patches_at patches_from(const struct warp_context *c, const struct ti
     return at;
 }
 
-/* What all of a warp's patches have: the lane's four columns of the tile and whether they exist;
- * the next norm's weights and biases of these. */
+/* What all of a warp's patches share: the lane's four columns of the tile and whether they exist;
+ * the next norm's weights and the biases of these columns. */
 struct patches_columns {
     uint32_t first, four;
     bool own;
@@ -285,7 +286,7 @@ DEV struct patches_residual patches_ask(const struct warp_context *c, const stru
     return r;
 }
 
-/* Makes the residual stream of them, and the squares of its blocks. */
+/* Makes the residual stream of some patches, and the squares of its blocks. */
 DEV void patches_add(const struct warp_context *c, const struct cuda_task *task,
                      const struct tile_at *t, const struct patches_columns *x,
                      const struct patches_at *at, const struct patches_residual *r,
@@ -303,7 +304,7 @@ DEV void patches_add(const struct warp_context *c, const struct cuda_task *task,
         }
 }
 
-/* Stores it by rows; parks it times the next norm's weights. */
+/* Stores the residual stream by rows; parks it times the next norm's weights. */
 DEV void patches_store(const struct warp_context *c, const struct cuda_task *task,
                        const struct tile_at *t, const struct tile_patches *p,
                        const struct patches_columns *x, const struct patches_at *at,
@@ -325,7 +326,7 @@ DEV void patches_store(const struct warp_context *c, const struct cuda_task *tas
         }
 }
 
-/* Stores packed what they parked. */
+/* Stores packed what patches_store parked. */
 DEV void patches_pack(const struct warp_context *c, const struct cuda_task *task,
                       const struct tile_at *t, const struct tile_patches *p,
                       const struct patches_columns *x, const struct patches_at *at) {
@@ -340,11 +341,11 @@ DEV void patches_pack(const struct warp_context *c, const struct cuda_task *task
 }
 
 /* Stores the residual stream and its packed copy for the next norm: the same bits as op_store,
- * which tile_row_finish calls item by item. The copy's stores by rows were halves of sectors: a
+ * which tile_row_finish calls item by item. Stores of the copy by rows filled half sectors: a
  * prompt of 2,048 tokens of Qwen3-8B took 65.5 ms instead of 65.1, 256 requests 12.49 instead of
- * 12.41 (H100). The next patches' residual is on its way while some are made: a trip to L2 is long
- * here, behind the operands of the next tile. Between the patches of a warp there are no branches,
- * at which the compiler would end one before it begins the next. */
+ * 12.41 (H100). The next patches' residual is loaded while the current patches are made: a trip to
+ * L2 is long here, behind the operands of the next tile. Between the patches of a warp there are no
+ * branches, at which the compiler would end one patch before it begins the next. */
 DEV void stream_finish(const struct warp_context *c, const struct cuda_task *task,
                        const struct tile_at *t) {
     const struct tile_patches p = patches_of(task, t);
@@ -369,8 +370,8 @@ DEV void stream_finish(const struct warp_context *c, const struct cuda_task *tas
 }
 
 #if !QN_MLP_BIAS
-/* Stores packed results of GATED_MLP: a lane has a row block's eight columns of a token's h, eight
- * lanes have the tokens of a piece. */
+/* Stores packed results of GATED_MLP: a lane has a row block's eight columns of a token's h; eight
+ * lanes have the eight tokens of a piece. */
 DEV void mlp_finish(const struct warp_context *c, const struct cuda_task *task,
                     const struct tile_at *t) {
     const struct linear_item none = {};

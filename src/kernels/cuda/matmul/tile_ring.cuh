@@ -5,14 +5,14 @@
  *   + weights   slots of activations: pieces of a stretch of rows, [group of eight][1 KB], 4 steps
  *   TILE_NORMS  1 / rms of the tile's tokens
  *
- * Tiles of 128 tokens need slots more than a place for parked sums: with such a place there were
- * three slots of weights, and products took 51,000 cycles, of which 15,000 went by at the slots'
- * barriers. So these tiles park in two slots of weights that they have used, one of two pairs, and
- * give the slots back with their results.
+ * Tiles of 128 tokens need slots more than a place for parked sums. With such a place there were
+ * three slots of weights, and products took 51,000 cycles, of which 15,000 were spent at the slots'
+ * barriers. So these tiles park their sums in two slots of weights that they have used, one of two
+ * pairs, and release the slots when their results are stored.
  *
- * Weights and activations have a ring each: few large copies want long slots of weights,
- * activations have more bytes to the step, and weights may be asked for before the task's event.
- * Two warps ask for them (tile_producer.cuh). packed_full says that a slot has come; with
+ * Weights and activations have a ring each: few large copies need long slots of weights,
+ * activations have more bytes per step, and weights may be requested before the task's event. Two
+ * warps request them (tile_producer.cuh). packed_full says that a slot has arrived; with
  * packed_empty the compute warps say that they have used one.
  */
 #ifndef QN_CUDA_MATMUL_TILE_RING_CUH
@@ -31,7 +31,7 @@ enum {
     MOST_BLOCKS = 16,                          /* most row blocks of a tile */
 };
 
-/* The rings of tiles of some number of row blocks and tokens. */
+/* The rings of tiles of `blocks` row blocks and `tokens` tokens. */
 struct ring_shape {
     uint32_t blocks, tokens;
     uint32_t w_steps;          /* steps in a slot of weights; a slot of activations: PIECE_STEPS */
@@ -46,13 +46,13 @@ DEV constexpr uint32_t least(uint32_t a, uint32_t b) {
 }
 
 /* Floats from a token's parked sums (matmul_tile.cuh) to the next token's, for an even number of
- * row blocks. So many that banks do not conflict: neither when products store sums of eight rows
+ * row blocks. With this pitch banks do not conflict: neither when products store sums of eight rows
  * and four pairs of tokens, nor when results read four floats each of eight tokens. */
 DEV constexpr uint32_t tile_pitch(uint32_t blocks) {
     return blocks * CUDA_PAGE_ROWS + (HAS_WGMMA ? 4 : 0);
 }
 
-/* Whether tiles of so many tokens park in slots. */
+/* Whether tiles of `tokens` tokens park their sums in slots. */
 DEV constexpr bool ring_parks(uint32_t tokens) {
     return tokens > PACK_NARROW;
 }
@@ -91,7 +91,7 @@ DEV uint32_t ring_w_at(const struct ring_shape *s, uint32_t slot) {
     return s->w_at + slot * s->w_bytes + slot / 2 * s->w_gap;
 }
 
-/* The rings by a task's cuda_task.group and .tile: constants. */
+/* The rings of a task, by its cuda_task.group and .tile. They are constants. */
 template <int TOKENS> DEV struct ring_shape ring_shape_by(uint32_t group) {
     switch (group) {
     case 16: return ring_shape_of(16, TOKENS);
@@ -107,7 +107,7 @@ DEV struct ring_shape ring_shape_for(const struct cuda_task *task) {
                                      : ring_shape_by<PACK_NARROW / 2>(task->group);
 }
 
-/* One thread calls it: weights of the next lease may be asked for from now on. */
+/* One thread calls it: weights of the next lease may be requested from now on. */
 DEV void lease_opens(void) {
     if (!HAS_WGMMA || shared_load_acquire_cta(&SHARED->lease) != LEASE_READY) return;
     SHARED->lease = LEASE_OPEN;
@@ -117,14 +117,14 @@ DEV void lease_opens(void) {
 /* ---- tiles in the direction of weight rows ---- */
 
 /* The row blocks of LINEAR_SPLITK are those of the first partial sum, then those of the second, and
- * so on. A tile has one sum. */
+ * so on. A tile has one partial sum. */
 struct row_tile {
     uint32_t block, end;           /* row blocks of the task */
     uint32_t image;                /* number of the first one in the image of weights */
     uint32_t partial, partial_end; /* partial sums, numbered without those that have no k-tiles */
 };
 
-/* The tile of at most `blocks` that begins with row block `block`. */
+/* The tile of at most `blocks` row blocks that begins with row block `block`. */
 DEV struct row_tile row_tile_at(const struct cuda_task *task, uint32_t block, uint32_t blocks) {
     struct row_tile t = {block, min(block + blocks, task->block1), block, 0,
                          partial_count(task->k_tiles)};
@@ -159,7 +159,7 @@ DEV uint32_t sums_end(uint32_t sums) {
 DEV uint32_t sums_half(uint32_t sums) {
     return sums >> 16;
 }
-/* The k-tiles of the n-th sum. */
+/* The number of k-tiles of the n-th partial sum. */
 DEV uint32_t sums_length(uint32_t k_tiles, uint32_t n) {
     return k_tiles < PARTIALS ? 1 : partial_first(k_tiles, n + 1) - partial_first(k_tiles, n);
 }
@@ -169,7 +169,7 @@ DEV uint32_t sums_length(uint32_t k_tiles, uint32_t n) {
 struct ring_use {
     uint32_t w_slot, x_slot; /* the next slots to work on */
     uint32_t phase;          /* phases of all slots, a bit each: weights, then activations */
-    uint32_t used; /* slots to give back when their products are done, a bit for each barrier */
+    uint32_t used; /* slots to release when their products are done, a bit for each barrier */
 };
 
 /* Between tiles the view lies in shared memory: products leave no register for it. */
@@ -188,7 +188,7 @@ DEV void ring_wait(struct ring_use *r, uint32_t i) {
     r->phase ^= 1u << i;
 }
 
-/* Gives back the slots whose products are done. */
+/* Releases the slots whose products are done. */
 DEV void ring_give(const struct warp_context *c, struct ring_use *r) {
     if (r->used == 0) return;
     __syncwarp();
@@ -197,8 +197,8 @@ DEV void ring_give(const struct warp_context *c, struct ring_use *r) {
     r->used = 0;
 }
 
-/* The current slot of weights (ring_use_x: of activations) is used. keep: it is not given back yet.
- */
+/* Marks the current slot of weights (ring_use_x: of activations) as used. keep: it is not released
+ * yet. */
 DEV void ring_use_w(struct ring_use *r, const struct ring_shape *s, bool keep = false) {
     r->used |= keep ? 0 : 1u << r->w_slot;
     r->w_slot = r->w_slot + 1 == s->w_slots ? 0 : r->w_slot + 1;
@@ -208,13 +208,13 @@ DEV void ring_use_x(struct ring_use *r, const struct ring_shape *s) {
     r->x_slot = r->x_slot + 1 == s->x_slots ? 0 : r->x_slot + 1;
 }
 
-/* The first of the two slots that a tile has used last and parks in; slot `next` comes after them.
- * A tile uses an even number of slots, so they are a pair. */
+/* The first of the two slots that a tile has used last and parks its sums in; slot `next` comes
+ * after them. A tile uses an even number of slots, so the two are a pair. */
 DEV uint32_t ring_parked(const struct ring_shape *s, uint32_t next) {
     return (next == 0 ? s->w_slots : next) - 2;
 }
 
-/* Gives the two slots back: all warps are done with the parked sums. */
+/* Releases the two slots: all warps are done with the parked sums. */
 DEV void ring_give_parked(const struct warp_context *c, uint32_t first) {
     if (c->lane < 2) barrier_arrive_release_cta(&SHARED->packed_empty[first + c->lane]);
 }

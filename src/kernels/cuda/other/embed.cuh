@@ -45,8 +45,8 @@ DEV void embed_normed(const struct cuda_task *task, uint32_t row, uint32_t k, fl
                     squares);
 }
 
-/* A token's row by pairs of columns, one pair a thread in every step of the block: a warp's stores
- * with flags then fill whole lines. */
+/* A token's row is stored by pairs of columns, one pair a thread in every step of the block: a
+ * warp's stores with flags then fill whole lines. */
 enum {
     EMBED_COLUMNS = 2 * COMPUTE_THREADS, /* columns of a step */
     EMBED_STEPS = (QN_HIDDEN + EMBED_COLUMNS - 1) / EMBED_COLUMNS,
@@ -60,7 +60,7 @@ DEV const uint32_t *embed_at(const struct warp_context *c, const struct cuda_tas
     return image_at((const char *)task->w, token, k & ~3u, cuda_k_tiles(QN_HIDDEN)) + k % 4;
 }
 
-/* Words from there to the thread's columns of a step: a constant in each half. */
+/* Words from embed_at to the thread's columns of a step: a constant in each half of the threads. */
 DEV uint32_t embed_words(const struct warp_context *c, uint32_t step) {
     constexpr uint32_t k_tiles = cuda_k_tiles(QN_HIDDEN);
     const uint32_t lower = cuda_tile_page(k_tiles, 2 * step);
@@ -73,7 +73,7 @@ DEV bool embed_has(const struct warp_context *c, uint32_t step) {
 }
 
 /* Stores a row as floats with flags. Neither the table's row nor this code is in a cache when EMBED
- * runs, so all of the row is asked for at once, and the code is short and straight. */
+ * runs. So the whole row is requested at once, and the code is short and straight. */
 DEV void embed_flagged(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
                        uint32_t token) {
     const uint32_t *at = embed_at(c, task, token);
@@ -81,7 +81,7 @@ DEV void embed_flagged(const struct warp_context *c, const struct cuda_task *tas
     const uint32_t flag = SHARED->flag;
     uint32_t v[EMBED_STEPS];
 #pragma unroll
-    for (uint32_t i = 0; i < EMBED_STEPS; i++) /* beyond the row it is not used */
+    for (uint32_t i = 0; i < EMBED_STEPS; i++) /* beyond the row the word is not used */
         v[i] = __ldg(embed_has(c, i) ? at + embed_words(c, i) : (const uint32_t *)task->w);
 #pragma unroll
     for (uint32_t i = 0; i < EMBED_STEPS; i++)
@@ -90,8 +90,8 @@ DEV void embed_flagged(const struct warp_context *c, const struct cuda_task *tas
                            unpack_high<WEIGHT_E>(v[i]), flag);
 }
 
-/* Asks for a token's row, whose address alone costs a trip through page tables. SAMPLE calls it,
- * too. */
+/* Prefetches a token's row, whose address alone costs a trip through page tables. SAMPLE calls
+ * it. */
 DEV void embed_prefetch(const struct warp_context *c, const struct cuda_task *task,
                         uint32_t token) {
     const uint32_t *at = embed_at(c, task, token);
@@ -100,7 +100,7 @@ DEV void embed_prefetch(const struct warp_context *c, const struct cuda_task *ta
         if (embed_has(c, i)) rt_prefetch(at + embed_words(c, i));
 }
 
-/* Stores a row however it travels, with its copy for the first norm. */
+/* Stores a row by any transport, and its copy for the first norm. */
 DEV void embed_any(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
                    uint32_t token) {
     const char *table = (const char *)task->w; /* [vocab, H] */

@@ -8,7 +8,7 @@
 #include "kernels/cuda/data/packed_layout.cuh"
 #include "kernels/cuda/data/reduce.cuh"
 
-/* Columns i, an even one, and i + 1 of a row. */
+/* Stores columns i, which is even, and i + 1 of a row. */
 DEV void latent_norm_put(const struct cuda_task *task, uint32_t row, uint32_t i, float2 v) {
     const uint64_t at = (uint64_t)row * task->k + i;
     if (task->flags & CUDA_OUT_PACKED) {

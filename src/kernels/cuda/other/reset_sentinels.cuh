@@ -1,6 +1,6 @@
-/* reset_sentinels.cuh - RESET_SENTINELS: a share of the space of activations whose words are
- * sentinels until they are stored (task/transport.c). It runs beside SAMPLE, while the memory has
- * nothing to do.
+/* reset_sentinels.cuh - RESET_SENTINELS: writes sentinels to a part of the space of activations
+ * that travel by sentinels (task/transport.c). It runs beside SAMPLE, while the memory has nothing
+ * to do.
  *
  * Bytes written: those of the task's units, once per iteration.
  */

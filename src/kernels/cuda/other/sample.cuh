@@ -3,9 +3,9 @@
  * row together. Sums of masses are integers, and equal maxima are decided by token id, so no result
  * depends on the order of threads.
  *
- * Greedy without penalties and mask, when stop ids may be chosen, reads the LM head's parts and one
- * block of logits. Everything else makes a working copy of the row in sample_scratch: logits after
- * mask and penalties, then (logit - max) / temperature; beside it the counts for the penalties.
+ * A greedy row without penalties and mask, whose stop ids may be chosen, reads the LM head's parts
+ * and one block of logits. Any other row gets a working copy in sample_scratch: logits after mask
+ * and penalties, then (logit - max) / temperature. Beside it are the counts for the penalties.
  *
  * Scratch:  0      histogram[2048] of 64-bit masses
  *           16384  struct sample_shared
@@ -30,7 +30,7 @@ struct sample_shared {
     uint64_t mass; /* results of thread searches */
     uint32_t digit, last, id;
     uint32_t position; /* of the row */
-    uint32_t slot_idx; /* of its request; then what it was before the iteration's token */
+    uint32_t slot_idx; /* of its request; `slot`: as it was before the iteration's token */
     struct rt_slot slot;
     struct rt_request request;
     const uint32_t *mask; /* of a guided request; NULL: it is not there */
@@ -88,7 +88,8 @@ DEV uint64_t block_sum_u64(const struct warp_context *c, struct sample_shared *s
     return v;
 }
 
-/* Both at once, in every thread; the caller meets before it uses the shared words again. */
+/* Both at once, in every thread. The caller needs a barrier before it uses the shared words
+ * again. */
 DEV void block_best_and_sum(const struct warp_context *c, struct sample_shared *s, struct best *b,
                             double *sum) {
     for (int d = 16; d > 0; d /= 2) {
@@ -110,7 +111,7 @@ DEV void block_best_and_sum(const struct warp_context *c, struct sample_shared *
 
 /* ---- from the LM head's parts ---- */
 
-/* A thread's parts, every COMPUTE_THREADS-th: the first ones in registers. */
+/* A thread's parts are every COMPUTE_THREADS-th one. The first of them are in registers. */
 enum {
     ALL_PARTS = (LM_PARTS + COMPUTE_THREADS - 1) / COMPUTE_THREADS,
     KEPT_PARTS = ALL_PARTS < 12 ? ALL_PARTS : 12
@@ -165,7 +166,8 @@ DEV float log_probability(float logit, float most, double sum) {
     return (float)((double)logit - (double)most - log(sum));
 }
 
-/* This thread's token of a part, for the largest logit there; and from that logit its candidate. */
+/* This thread's token of the part with the largest logit; then, from that token's logit, the
+ * thread's candidate for the largest. */
 DEV uint32_t token_of_part(const struct warp_context *c, uint32_t part) {
     return min(part * LM_BLOCK + c->thread % LM_BLOCK, QN_VOCAB - 1u);
 }
@@ -239,8 +241,8 @@ DEV uint32_t search_digit(const struct sampler *p, double limit, uint64_t *befor
     return digit;
 }
 
-/* The n-th (from 1) candidate with that key in order of token id; all of them when there are fewer.
- */
+/* The id of the n-th (from 1) candidate with that key, in order of token id; ~0, which keeps all of
+ * them, when there are no more than n. */
 DEV uint32_t nth_equal(const struct sampler *p, uint32_t key, uint64_t n) {
     const struct warp_context *c = p->c;
     struct sample_shared *s = p->s;
@@ -291,7 +293,7 @@ DEV void cut_candidates(struct sampler *p, bool by_count, double limit) {
         sync_compute();
         key |= search_digit(p, limit, &before) << shift;
     }
-    /* All tokens with this key weigh the same; how many of them does it take? */
+    /* All tokens with this key weigh the same; how many of them reach the limit? */
     uint32_t u = key >> 31 != 0 ? key : ~key & 0x7fffffffu;
     uint64_t mass = mass_of(by_count, __uint_as_float(u)), n = 0;
 #pragma unroll 1
@@ -312,7 +314,7 @@ DEV uint64_t mass_of_all(const struct sampler *p) {
     return block_sum_u64(p->c, p->s, total);
 }
 
-/* Top-k, then top-p of what min-p has left; a loop, so that the code is there once. */
+/* Top-k, then top-p of the candidates that min-p has left. A loop, so that its code exists once. */
 DEV void cut_all(struct sampler *p, const struct rt_sampling *q) {
 #pragma unroll 1
     for (int by_count = 1; by_count >= 0; by_count--) {
@@ -386,7 +388,7 @@ DEV bool is_early(const struct sample_shared *s) {
     return s->slot.n_known - s->slot.n_prompt < s->request.min_tokens;
 }
 
-/* Makes the working copy; gives its largest logit. */
+/* Makes the working copy; returns its largest logit. */
 DEV struct best copy_logits(const struct sampler *p, const struct rt_sampling *q,
                             const float *logits, bool penalties) {
     const bool early = is_early(p->s);
@@ -402,7 +404,8 @@ DEV struct best copy_logits(const struct sampler *p, const struct rt_sampling *q
     return block_best(p->c, p->s, b);
 }
 
-/* Where a row is worked on: its own place, or the block's where rows are more than blocks. */
+/* The row's working copy: in a place of its own, or in the block's where there are more rows than
+ * blocks. */
 DEV float *work_of(const struct cuda_args *args, uint32_t row) {
     const uint32_t at = args->logit_rows > args->rt.n_workers ? blockIdx.x : row;
     return args->sample_scratch + (uint64_t)at * 2 * VOCAB_ROUND;
@@ -413,11 +416,11 @@ DEV uint32_t mask_word(const uint32_t *mask, uint32_t first) {
     return first < QN_VOCAB ? rt_host_load_relaxed(mask + first / 32) : 0;
 }
 
-/* Copies the logits of tokens that the mask of a guided request allows to the row's work, and minus
- * infinity for the others. False: the mask is not there, and the request sits the iteration out.
- * Masks lie in the host's memory, a bus away: a warp has 1,024 tokens at a time, whose words its
- * lanes load together, one round ahead. A function of its own: what copy_logits would keep in
- * registers beside it, qn_mega would spill. */
+/* Copies to the row's working copy the logits of tokens that the mask of a guided request allows,
+ * and minus infinity for the others. False: the mask is not there, and the request sits out.
+ * Masks lie in the host's memory, a bus away: a warp processes 1,024 tokens at a time, whose words
+ * its lanes load together, one round ahead. This is a function of its own because qn_mega would
+ * spill what copy_logits would keep in registers beside it. */
 CODE(bool, mask_logits, const struct cuda_args *args, const float *logits, uint32_t row) {
     const struct warp_context c = context_of(args, threadIdx.x, 0, 0);
     struct sample_shared *s = sample_shared_of();
@@ -447,8 +450,8 @@ CODE(bool, mask_logits, const struct cuda_args *args, const float *logits, uint3
     return true;
 }
 
-/* A row that is not greedy, is guided, has penalties or may not end yet. Not inlined: only its
- * request waits for it. */
+/* Chooses the token of a row that is not greedy, is guided, has penalties or may not end yet. Not
+ * inlined: only that row's request waits for it. */
 CODE(uint32_t, choose_slowly, const struct cuda_args *args, const float *logits, uint32_t row) {
     const struct warp_context c = context_of(args, threadIdx.x, 0, 0);
     const struct rt_batch *b = &SHARED->batch;
@@ -459,7 +462,7 @@ CODE(uint32_t, choose_slowly, const struct cuda_args *args, const float *logits,
                         ~0u, -1.0f};
     const int32_t *tokens = b->tokens + (uint64_t)s->slot_idx * b->max_model_len;
     const bool penalties = has_penalties(q);
-    if (s->request.guided != 0) logits = work; /* mask_logits was there */
+    if (s->request.guided != 0) logits = work; /* filled by mask_logits */
     if (penalties) count_tokens(&p, tokens, s->slot.n_prompt, s->slot.n_known);
     struct best most = copy_logits(&p, q, logits, penalties);
     if (!(q->temperature > 0) || !isfinite(most.value))
@@ -474,8 +477,9 @@ CODE(uint32_t, choose_slowly, const struct cuda_args *args, const float *logits,
 }
 
 /* Copies the row's request and slot into scratch, for use after the next barrier. Neither changes
- * until the row is sampled. Slots were written by other blocks, so they are not read through L1;
- * and not from shared memory, where control may lay out the next iteration's rows. */
+ * until the row is sampled. Other blocks wrote the slots, so they are not read through L1. The
+ * row's slot number and position are not read from shared memory, where control may lay out the
+ * next iteration's rows. */
 DEV void sample_fetch(const struct warp_context *c, uint32_t row) {
     const struct rt_batch *b = &SHARED->batch;
     struct sample_shared *s = sample_shared_of();
@@ -494,7 +498,7 @@ DEV void sample_fetch(const struct warp_context *c, uint32_t row) {
         s->position = (uint32_t)load_index_l2(b->rows.position + token_row);
 }
 
-/* The log-probability of a token that the prompt has already; the request stays as it is. */
+/* Stores the log-probability of a token of the prompt; the request stays as it is. */
 DEV void sample_score(const struct warp_context *c, const float *logits, float most, double sum) {
     const struct rt_batch *b = &SHARED->batch;
     const struct sample_shared *s = sample_shared_of();
@@ -517,10 +521,10 @@ DEV void sample_row(const struct warp_context *c, const struct cuda_task *task, 
     }
     struct sample_shared *s = sample_shared_of();
     const struct parts parts = load_parts(c, part);
-    const struct best most = best_part(c, s, &parts); /* meets: the request is there */
+    const struct best most = best_part(c, s, &parts); /* has a barrier: the request is there */
     const struct rt_sampling *q = &s->request.sampling;
     const uint32_t mine = token_of_part(c, most.index);
-    const float logit_of_mine = load_l2(logits + mine); /* under way with the sum */
+    const float logit_of_mine = load_l2(logits + mine); /* in flight during the sum */
     double sum = sum_parts(c, &parts, most.value);
     struct best b1 = best_in_part(most.index, mine, logit_of_mine);
     const bool scored = real && rt_is_scored(&s->slot, s->position);
@@ -537,7 +541,7 @@ DEV void sample_row(const struct warp_context *c, const struct cuda_task *task, 
         return;
     }
     const uint32_t token = b1.index;
-    if (c->thread == 0 && real) { /* a warp has the token, another its log-probability */
+    if (c->thread == 0 && real) { /* a warp stores the token, another its log-probability */
         if (task->out != 0) ((int32_t *)task->out)[row] = (int32_t)token;
         rt_append(b, row, s->slot_idx, &s->slot, (int32_t)token,
                   rt_is_stop(&s->request, (int32_t)token));
@@ -554,9 +558,9 @@ DEV void run_sample_early(const struct warp_context *c, const struct cuda_task *
     if (task->row0 < SHARED->batch.rows.n_logit_rows) sample_fetch(c, task->row0);
 }
 
-/* Whether there is a rehearsal before the event: none of this code is in the instruction cache, and
- * fetching it takes as long as running it. A block that samples alone has time for it, because it
- * ends the LM head before others do (task/place.c). */
+/* Whether the block rehearses before the event: none of this code is in the instruction cache, and
+ * fetching it takes as long as running it. A block that samples alone has time to rehearse, because
+ * it ends the LM head before other blocks do (task/place.c). */
 DEV bool sample_is_rehearsed(void) {
     return SHARED->batch.rows.n_logit_rows == 1;
 }

@@ -48,8 +48,8 @@ DEV bool barrier_test_acquire_cta(uint64_t *b, uint32_t parity) {
     return done != 0;
 }
 
-/* The same, but the thread may sleep for a while until it is: for threads that would only look
- * again. */
+/* The same, but the thread may sleep for a while until the phase is complete: for threads that
+ * would only poll again. */
 DEV bool barrier_try_acquire_cta(uint64_t *b, uint32_t parity) {
 #if __CUDA_ARCH__ >= 900
     uint32_t done;
@@ -70,7 +70,7 @@ DEV void barrier_wait_acquire_cta(uint64_t *b, uint32_t parity) {
         if (++polls == BARRIER_PATIENCE) asm volatile("trap;");
 }
 
-/* The same without an end to its patience: nothing that could look like a path of its own between
+/* The same, but it never gives up: a way out of the wait would look like a path of its own between
  * products that are under way (wgmma.cuh). */
 DEV void barrier_await_acquire_cta(uint64_t *b, uint32_t parity) {
 #if __CUDA_ARCH__ >= 900
@@ -89,7 +89,7 @@ template <int THREADS> DEV void barrier_sync_compute(void) {
     asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
 }
 
-/* Some of them, team by team; `team`: below 14. */
+/* The warps of one team; `team`: below 14. */
 template <int THREADS> DEV void barrier_sync_team(uint32_t team) {
     asm volatile("bar.sync %0, %1;" ::"r"(team + 2), "n"(THREADS) : "memory");
 }

@@ -8,10 +8,10 @@
 
 #include "kernels/cuda/ptx/barrier.cuh"
 
-/* The block's dynamic shared memory. It begins at one place of the shared window in every kernel
- * without other shared memory that is not launched in clusters: before sm_90 at 0. Known as a
- * constant it spares each function, mbarriers' addresses too, a look at the block's rank in its
- * cluster. memory_check says whether it is so. */
+/* The block's dynamic shared memory. In a kernel that has no other shared memory and is not
+ * launched in clusters it always begins at SHARED_BEGIN of the shared window. Because this address
+ * is a constant, no function and no mbarrier's address needs the block's rank in its cluster.
+ * memory_check traps if the address is another. */
 extern __shared__ __align__(1024) char shared_symbol[];
 #define SHARED_BEGIN  (__CUDA_ARCH__ >= 900 ? 1024 : 0)
 #define shared_memory ((char *)__cvta_shared_to_generic(SHARED_BEGIN))
@@ -20,11 +20,11 @@ DEV void memory_check(void) {
     if (ptx_shared_address(shared_symbol) != SHARED_BEGIN) asm volatile("trap;");
 }
 
-/* What the compiler may count on; what hardly ever happens, so that it lies out of the way. */
+/* ASSUME: the compiler may count on x. UNLIKELY: x is rare, so its code lies out of the way. */
 #define ASSUME(x)   __builtin_assume(x)
 #define UNLIKELY(x) __builtin_expect(x, false)
 
-/* threadIdx.x, found anew: where there is no register to keep it, or what is made of it. */
+/* threadIdx.x, read again: for code without a register to keep it or values made from it. */
 DEV uint32_t thread_here(void) {
     uint32_t thread;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
@@ -34,7 +34,8 @@ DEV uint32_t thread_here(void) {
 DEV float load_l2(const float *p) {
     return __ldcg(p);
 }
-/* The same, or 0 and no access: without a branch, at whose end the value would be waited for. */
+/* The same if `wanted`, otherwise 0 without an access. It has no branch, because the compiler would
+ * wait for the value at the branch's end. */
 DEV float load_l2_if(bool wanted, const float *p) {
     float v;
     asm volatile("{\n.reg .pred q;\nsetp.ne.u32 q, %1, 0;\nmov.f32 %0, 0f00000000;\n"
@@ -50,8 +51,8 @@ DEV float2 load2_l2(const float *p) {
 DEV float4 load4_l2(const float *p) {
     return __ldcg((const float4 *)p);
 }
-/* Four floats that this thread stores and loads, in the program's order; their line is the last to
- * leave the L2. */
+/* Four floats that the same thread stores and loads, so that program order is enough. Their line is
+ * the last to leave the L2. */
 DEV void store4_own(float *p, float4 v) {
     asm volatile("st.global.L2::cache_hint.v4.f32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(p), "f"(v.x),
                  "f"(v.y), "f"(v.z), "f"(v.w), "l"(0x14F0000000000000ull)
@@ -74,7 +75,7 @@ DEV uint4 load_vector_l2(const void *p) {
 DEV int32_t load_index_l2(const int32_t *p) {
     return __ldcg(p);
 }
-/* Its line into the L2, if it is not there. */
+/* Fetches the line at p into the L2, if it is not there. */
 DEV void prefetch_l2(const void *p) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
@@ -98,7 +99,7 @@ DEV void store_flagged(float *p, float value, uint32_t flag) {
     asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
 
-/* Two that follow each other, at a multiple of 16 bytes; each is there or not by itself. */
+/* Two consecutive elements, at a multiple of 16 bytes. Either may become visible first. */
 DEV void store_flagged2(float *p, float a, float b, uint32_t flag) {
     const uint64_t high = (uint64_t)flag << 32;
     asm volatile("st.relaxed.gpu.global.v2.b64 [%0], {%1, %2};" ::"l"(p),
@@ -106,8 +107,8 @@ DEV void store_flagged2(float *p, float a, float b, uint32_t flag) {
                  : "memory");
 }
 
-/* Words that may be sentinels (CUDA_SENTINEL), each an access of its own; nothing else is ordered.
- * What is stored so may as well be read behind a counter. */
+/* Words that may be sentinels (CUDA_SENTINEL). Each is an access of its own; nothing else is
+ * ordered. Words that are stored this way may also be read behind a counter. */
 DEV uint32_t load_word_polled(const void *p) {
     uint32_t v;
     asm volatile("ld.relaxed.gpu.global.b32 %0, [%1];" : "=r"(v) : "l"(p));
@@ -124,7 +125,7 @@ DEV void store_words4(void *p, uint4 v) {
 DEV void store_plain(float *p, float v) {
     store_word(p, __float_as_uint(v));
 }
-/* Four floats by one store, which the compiler may make four of. */
+/* Four floats by one store, which the compiler may split into four. */
 DEV void store4_plain(float *p, float4 v) {
     asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(p), "f"(v.x), "f"(v.y), "f"(v.z),
                  "f"(v.w)
@@ -178,8 +179,8 @@ DEV void pause_ns(uint32_t ns) {
     asm volatile("nanosleep.u32 %0;" ::"r"(ns) : "memory");
 }
 
-/* Four matrices of eight rows of 16 bytes, lane 8 m + i having the address of row i of matrix m:
- * lane 4 g + j gets word j of row g of each. */
+/* Loads four matrices of eight rows of 16 bytes. Lane 8 m + i has the address of row i of matrix m.
+ * Lane 4 g + j gets word j of row g of each matrix. */
 DEV uint4 load_matrices(const void *row) {
     uint4 v;
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -188,7 +189,7 @@ DEV uint4 load_matrices(const void *row) {
                  : "memory");
     return v;
 }
-/* The same, turned: lane 4 g + j gets column g of rows 2 j and 2 j + 1. */
+/* The same, transposed: lane 4 g + j gets column g of rows 2 j and 2 j + 1. */
 DEV uint4 load_matrices_turned(const void *row) {
     uint4 v;
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -204,7 +205,7 @@ DEV void copy16_async(void *dst, const void *src) {
                  "l"(src)
                  : "memory");
 }
-/* 16 bytes; what is read once is the first to leave the L2. */
+/* The same for bytes that are read once: their line is the first to leave the L2. */
 DEV void copy16_once_async(void *dst, const void *src) {
     asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(
                      ptx_shared_address(dst)),
@@ -224,7 +225,7 @@ DEV void copy_arrive(uint64_t *barrier) {
         "cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(ptx_shared_address(barrier))
         : "memory");
 }
-/* Until at most N groups of this thread are unfinished. */
+/* Waits until at most N groups of this thread are unfinished. */
 template <int N> DEV void copy_wait(void) {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }

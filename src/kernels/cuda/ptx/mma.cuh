@@ -38,8 +38,9 @@ template <int E> DEV float unpack_high(uint32_t pair) {
     return unpack_low<E>(pair >> 16);
 }
 
-/* Fast functions of the special unit, within some ulp; the same bits wherever they are used. The
- * precise ones are tens of dependent instructions, which at batch 1 nothing hides. */
+/* Fast functions of the special function unit, within some ulp, with the same bits wherever they
+ * are used. The precise functions are tens of dependent instructions, whose latency nothing hides
+ * at batch 1. */
 DEV float exp2_fast(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -4,7 +4,7 @@
 
 #include "kernels/cuda/ptx/memory.cuh"
 
-/* Pages that the loader's warp asks for at a time, and which of them is a lane's. */
+/* Pages that the loader's warp requests at a time, and which of them is a lane's. */
 #define LOADER_PAGES 2
 DEV uint32_t loader_page_of(uint32_t lane) {
     return lane;
@@ -30,7 +30,7 @@ DEV void page_copy_expect(uint64_t *full, uint32_t bytes) {
         : "memory");
 }
 
-/* The bytes are read once per iteration: first to leave the L2. */
+/* The bytes are read once per iteration, so they leave the L2 first. */
 DEV void page_copy_bulk(void *dst, const void *src, uint32_t bytes, uint64_t *full) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
                  ".L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(ptx_shared_address(dst)),
@@ -45,7 +45,7 @@ DEV void page_copy_evict_first(void *dst, const void *src, uint32_t bytes, uint6
     page_copy_bulk(dst, src, bytes, full);
 }
 
-/* Two stretches of as many bytes, their starts so far apart in the page. */
+/* Copies two stretches of `bytes` each, whose starts are `apart` bytes apart in the page. */
 DEV void page_copy_two_evict_first(void *dst, uint32_t apart, const void *src0, const void *src1,
                                    uint32_t bytes, uint64_t *full, uint32_t lane) {
     (void)lane;
@@ -54,19 +54,19 @@ DEV void page_copy_two_evict_first(void *dst, uint32_t apart, const void *src0, 
     page_copy_bulk((char *)dst + apart, src1, bytes, full);
 }
 
-/* Bulk copies read through a proxy of their own. What others stored, and this thread has acquired,
- * is ordered before the copies that it asks for after this. */
+/* Bulk copies read through a proxy of their own. The fence puts the copies that this thread
+ * requests afterwards behind the stores of other threads that it has acquired. */
 DEV void page_copy_fence(void) {
     asm volatile("fence.proxy.async;" ::: "memory");
 }
 
-/* The same for what is in shared memory: copies that write there come after. */
+/* The same for accesses to shared memory: they are ordered before later copies that write there. */
 DEV void page_copy_fence_shared(void) {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/* A phase of several copies by a whole warp: begin with the sum of their bytes, copies, end. Copy i
- * is made by the lanes whose share_first, share_first + share_step ... it is. */
+/* A phase of several copies by a whole warp: share_begin with the sum of their bytes, the copies,
+ * share_end. A lane takes part in copies number share_first, share_first + share_step and so on. */
 DEV void share_begin(uint64_t *full, uint32_t bytes, uint32_t lane) {
     if (lane == 0) page_copy_expect(full, bytes);
     __syncwarp();
@@ -88,7 +88,7 @@ DEV void share_end(uint64_t *full, uint32_t lane) {
     (void)full, (void)lane;
 }
 
-/* True in one lane of a warp that comes together. The compiler knows that it is one. */
+/* True in one lane of a converged warp. The compiler knows that it is a single lane. */
 DEV bool warp_elect(void) {
     uint32_t elected;
     asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p;\n}"
@@ -103,7 +103,7 @@ DEV void copies_begin(uint64_t *full, uint32_t bytes) {
 DEV void copies_one(void *dst, const void *src, uint32_t bytes, uint64_t *full) {
     share_copy(dst, src, bytes, full, 0);
 }
-/* The bytes are read once per iteration: first to leave the L2. */
+/* The bytes are read once per iteration, so they leave the L2 first. */
 DEV void copies_one_evict_first(void *dst, const void *src, uint32_t bytes, uint64_t *full) {
     page_copy_bulk(dst, src, bytes, full);
 }

@@ -10,7 +10,7 @@ DEV uint32_t loader_page_of(uint32_t lane) {
     return 0;
 }
 
-/* Registers are what waits cost here: a page would be spilled (matmul/matvec.cuh). */
+/* Waits take registers here, so a page would be spilled (matmul/matvec.cuh). */
 enum { PAGES_ARE_HELD = 0 };
 
 DEV void page_copy_nothing(uint64_t *full) {
@@ -39,7 +39,7 @@ DEV void page_copy_two_evict_first(void *dst, uint32_t apart, const void *src0, 
     copy_arrive(full);
 }
 
-/* These copies go the way of all loads. */
+/* These copies take the path of all loads: no fence is needed. */
 DEV void page_copy_fence(void) {}
 DEV void page_copy_fence_shared(void) {}
 

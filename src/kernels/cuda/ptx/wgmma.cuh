@@ -8,43 +8,44 @@
 
 #include "kernels/cuda/ptx/mma.cuh"
 
-/* Blackwell has none. */
+/* Blackwell has no wgmma. */
 #define HAS_WGMMA (__CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1000)
 
 #if HAS_WGMMA
 
-/* B in shared memory as matrices of 8 columns x 8 of k, each 128 bytes in one stretch, a column
- * after the other (turned: a k after the other): the second half of k `k_step` bytes further, the
- * next 8 columns `n_step` bytes. No swizzle. */
+/* Descriptor of B in shared memory without a swizzle: matrices of 8 columns x 8 k, each 128
+ * contiguous bytes, column by column (transposed: k by k). The second half of k lies `k_step` bytes
+ * further, the next 8 columns `n_step` bytes. */
 DEV uint64_t wgmma_matrix(const void *base, uint32_t offset, uint32_t k_step, uint32_t n_step) {
     return (uint64_t)(n_step >> 4) << 32 |
            ((k_step >> 4) << 16 | (ptx_shared_address(base) + offset) >> 4);
 }
-/* A matrix of lines of 128 bytes whose chunks of 16 bytes are swapped by the line's place among
- * eight, which begin at a multiple of 1024 bytes; eight: bytes from eight lines to the next. A line
- * has 64 of k, of a column each (turned: 64 columns, of a k each). */
+/* Descriptor of a matrix of 128-byte lines with the swizzle of 128 bytes: chunks of 16 bytes are
+ * swapped by the line's place among eight, which begin at a multiple of 1024 bytes. eight: bytes
+ * from eight lines to the next eight. A line has 64 k of one column (transposed: 64 columns of one
+ * k). */
 DEV uint64_t wgmma_lines(const void *base, uint32_t offset, uint32_t eight) {
     return 1ull << 62 | (uint64_t)(eight >> 4) << 32 |
            (1u << 16 | (ptx_shared_address(base) + offset) >> 4);
 }
-/* The same `bytes` further. The address is in the low word. */
+/* The same descriptor `bytes` further. The address is in the low word. */
 DEV uint64_t wgmma_further(uint64_t matrix, uint32_t bytes) {
     return (matrix & 0xffffffff00000000) | ((uint32_t)matrix + (bytes >> 4));
 }
 
-/* Before the first of some products whose registers others have written. */
+/* Before the first of some products whose registers other instructions have written. */
 DEV void wgmma_fence(void) {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
-/* The products so far are a group. */
+/* Makes the products so far a group. */
 DEV void wgmma_commit(void) {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-/* Until at most N groups are unfinished. */
+/* Waits until at most N groups are unfinished. */
 template <int N> DEV void wgmma_wait(void) {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
-/* The compiler must not move what reads these sums to before this. */
+/* Keeps the compiler from moving reads of these sums before this. */
 template <int WO> DEV void wgmma_settle(float (&d)[WO][4]) {
 #pragma unroll
     for (int i = 0; i < WO; i++)
@@ -64,8 +65,8 @@ template <int WO> DEV void wgmma_settle(float (&d)[WO][4]) {
                    D4(11), D4(12), D4(13), D4(14), D4(15)                                          \
                  : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "r"((int)add))
 
-/* d[64 x 128] = a[64 x 16] b[16 x 128], to which d is added or not. Warp w of the four has rows 16
- * w ...; a and d[i] are its registers of mma_16x8x16 for columns 8 i ... */
+/* d[64 x 128] = a[64 x 16] b[16 x 128], plus d if `add`. Warp w of the four has 16 rows from 16 w
+ * on; a and d[i] are its registers as in mma_16x8x16, d[i] for 8 columns from 8 i on. */
 template <int E> DEV void wgmma_64x128x16(float (&d)[16][4], uint4 a, uint64_t b, bool add) {
     if (E == E_BF16)
         WGMMA_128("bf16.bf16");
@@ -85,7 +86,7 @@ template <int E> DEV void wgmma_64x128x16(float (&d)[16][4], uint4 a, uint64_t b
                    D4(11), D4(12), D4(13), D4(14), D4(15)                                          \
                  : "l"(a), "l"(b), "r"((int)add))
 
-/* The same with A's 64 rows in shared memory, as B's columns. */
+/* The same with A's 64 rows in shared memory, laid out like B's columns. */
 template <int E>
 DEV void wgmma_64x128x16_shared(float (&d)[16][4], uint64_t a, uint64_t b, bool add) {
     if (E == E_BF16)
@@ -102,7 +103,7 @@ DEV void wgmma_64x128x16_shared(float (&d)[16][4], uint64_t a, uint64_t b, bool 
                  : D4(0), D4(1), D4(2), D4(3)                                                      \
                  : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "r"((int)add))
 
-/* d[64 x 32] = a[64 x 16] b[16 x 32], whose matrices are turned. */
+/* d[64 x 32] = a[64 x 16] b[16 x 32], plus d if `add`. The matrices of b are transposed. */
 template <int E> DEV void wgmma_64x32x16_turned(float (&d)[4][4], uint4 a, uint64_t b, bool add) {
     if (E == E_BF16)
         WGMMA_32_TURNED("bf16.bf16");
