@@ -1,35 +1,13 @@
 /* cuda_verify.c - see cuda_verify.h. */
 #include "codegen/cuda_verify.h"
-#include "base/arena.h"
+#include "codegen/cuda_verify_proof.h"
+
 #include "base/checked.h"
 
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Operands of a descriptor, in the order of form.def's columns. */
-enum field { F_W, F_IN, F_NORM, F_BIAS, F_MORE, F_MORE2, F_OUT, F_OUT2, N_FIELDS };
-
-/* The operand of an operator that a field holds. */
-struct operand {
-    bool there, out;
-    uint8_t slot;
-};
-
-struct proof {
-    struct diag *d;
-    struct arena arena, kept; /* of variant v; of all variants */
-    const struct prog_header *p;
-    const struct model_spec *spec;
-    const struct cuda_tables *t;
-    uint32_t cc;
-    const struct prog_variant *v; /* being checked */
-    bool *list_known;             /* of its tasks: whether a loader may read the list at once */
-    uint32_t *beyond_row;         /* of each operator: which row behind the task table is its own */
-    struct operand operands[N_OP_KINDS][N_FIELDS], beyond[N_OP_KINDS][N_BEYOND];
-};
-
-static const struct prog_tensor *tensor_of(const struct proof *f, uint32_t tensor) {
+static const struct prog_tensor *tensor_of(const struct cuda_proof *f, uint32_t tensor) {
     return tensor == PROG_NONE ? NULL : &PROG(f->p, TENSOR)[tensor];
 }
 
@@ -73,8 +51,8 @@ static int slot_named(const struct op_slot *slots, int n, const char *name) {
 }
 
 /* Finds the operands of an operator by the names of a row: outputs, or else inputs. */
-static int find_operands(struct proof *f, enum op_kind kind, const char *text, int n,
-                         struct operand *operand) {
+static int find_operands(struct cuda_proof *f, enum op_kind kind, const char *text, int n,
+                         struct cuda_operand *operand) {
     const struct op_info *info = op_info_of(kind);
     for (int i = 0; i < n; i++) {
         char name[OP_NAME_CHARS] = "";
@@ -84,12 +62,12 @@ static int find_operands(struct proof *f, enum op_kind kind, const char *text, i
         const int in = slot_named(info->in, info->n_in, name);
         if (out < 0 && in < 0)
             return fail(f->d, QN_EINTERNAL, "form.def: %s has no operand %s", info->name, name);
-        operand[i] = (struct operand){true, out >= 0, (uint8_t)(out >= 0 ? out : in)};
+        operand[i] = (struct cuda_operand){true, out >= 0, (uint8_t)(out >= 0 ? out : in)};
     }
     return QN_OK;
 }
 
-static int find_all_operands(struct proof *f) {
+static int find_all_operands(struct cuda_proof *f) {
     for (int kind = 1; kind < N_OP_KINDS; kind++) {
         const enum op_kind op = (enum op_kind)kind;
         TRY(find_operands(f, op, operands[kind], N_FIELDS, f->operands[kind]));
@@ -98,15 +76,14 @@ static int find_all_operands(struct proof *f) {
     return QN_OK;
 }
 
-static const struct prog_tensor *operand_tensor(const struct proof *f, const struct prog_op *op,
-                                                const struct operand *o) {
+static const struct prog_tensor *
+operand_tensor(const struct cuda_proof *f, const struct prog_op *op, const struct cuda_operand *o) {
     if (!o->there) return NULL;
     return tensor_of(f, o->out ? op->out[o->slot] : op->in[o->slot]);
 }
 
-/* The tensor of an operator whose address a field holds; NULL: none. */
-static const struct prog_tensor *tensor_in(const struct proof *f, const struct prog_op *op,
-                                           enum field field) {
+const struct prog_tensor *cuda_proof_tensor(const struct cuda_proof *f, const struct prog_op *op,
+                                            enum field field) {
     return operand_tensor(f, op, &f->operands[op->kind][field]);
 }
 
@@ -119,7 +96,7 @@ struct claim {
     uint32_t weight;
 };
 
-static struct claim claim_of(const struct proof *f, uint32_t weight) {
+static struct claim claim_of(const struct cuda_proof *f, uint32_t weight) {
     const struct prog_weight *w = &PROG(f->p, WEIGHT)[weight];
     const uint64_t from = f->t->places[weight].offset;
     const uint64_t blocks =
@@ -129,12 +106,12 @@ static struct claim claim_of(const struct proof *f, uint32_t weight) {
     return (struct claim){from, from + bytes, weight};
 }
 
-static int bad_place(const struct proof *f, uint32_t weight, const char *what) {
+static int bad_place(const struct cuda_proof *f, uint32_t weight, const char *what) {
     return fail(f->d, QN_EVERIFY, "weight %s: %s",
                 program_string(f->p, PROG(f->p, WEIGHT)[weight].name), what);
 }
 
-static int check_place(const struct proof *f, uint32_t weight) {
+static int check_place(const struct cuda_proof *f, uint32_t weight) {
     const struct prog_weight *w = &PROG(f->p, WEIGHT)[weight];
     const struct cuda_place *at = &f->t->places[weight];
     const struct claim c = claim_of(f, weight);
@@ -153,7 +130,7 @@ static int by_from(const void *a, const void *b) {
     return x->from < y->from ? -1 : x->from > y->from;
 }
 
-static int check_places(struct proof *f) {
+static int check_places(struct cuda_proof *f) {
     const uint64_t n = f->p->section[SECTION_WEIGHT].count;
     struct claim *claims;
     TRY(ARENA_NEW(f->d, &f->arena, &claims, n));
@@ -173,7 +150,7 @@ static int check_places(struct proof *f) {
 /* Whether row i of a tensor is row at + i / run * stride + i % run of its block; run 0: row i. In a
  * stack, the rows of matrix c lie c * step rows further on, a step being the whole row blocks that
  * a matrix needs. Of two matrices in turns, each has half of these row blocks. */
-static bool lies_so(const struct proof *f, uint32_t tensor, uint32_t at, uint32_t run,
+static bool lies_so(const struct cuda_proof *f, uint32_t tensor, uint32_t at, uint32_t run,
                     uint32_t stride) {
     const struct prog_tensor *t = tensor_of(f, tensor);
     const uint32_t rows = run == 0 ? CUDA_PAGE_ROWS : run, blocks = CEIL_DIV(t->shape[1], rows);
@@ -191,7 +168,7 @@ static bool lies_so(const struct proof *f, uint32_t tensor, uint32_t at, uint32_
 
 /* Every weight lies from its block's first row on, in order; gate and up lie in turns of half a row
  * block. */
-static int check_joined(const struct proof *f, const struct prog_op *op) {
+static int check_joined(const struct cuda_proof *f, const struct prog_op *op) {
     const uint32_t half = CUDA_PAGE_ROWS / 2;
     for (int i = 0; i < OP_MAX_IN; i++) {
         const struct prog_tensor *t = tensor_of(f, op->in[i]);
@@ -211,7 +188,7 @@ static int check_joined(const struct proof *f, const struct prog_op *op) {
 
 /* ---- one task ------------------------------------------------------------------------------ */
 
-static int bad_task(const struct proof *f, uint32_t task, const char *field, uint64_t want,
+static int bad_task(const struct cuda_proof *f, uint32_t task, const char *field, uint64_t want,
                     uint64_t have) {
     struct strbuf name = {0};
     program_task_name(f->p, task, &name);
@@ -222,20 +199,15 @@ static int bad_task(const struct proof *f, uint32_t task, const char *field, uin
     return rc;
 }
 
-/* A field that must have a certain value. */
-struct wanted {
-    const char *field;
-    uint64_t want, have;
-};
-
-static int check_wanted(const struct proof *f, uint32_t task, const struct wanted *w, size_t n) {
+int cuda_proof_wanted(const struct cuda_proof *f, uint32_t task, const struct cuda_wanted *w,
+                      size_t n) {
     for (size_t i = 0; i < n; i++)
         if (w[i].want != w[i].have) return bad_task(f, task, w[i].field, w[i].want, w[i].have);
     return QN_OK;
 }
 
 /* Whether an event is a hint: it orders nothing, but says when to look. */
-static bool is_hint(const struct proof *f, uint32_t event) {
+static bool is_hint(const struct cuda_proof *f, uint32_t event) {
     return PROG(f->p, EVENT)[event].transport != TRANSPORT_COUNTER;
 }
 
@@ -246,18 +218,18 @@ static uint64_t columns_of(const struct prog_tensor *t) {
     return n;
 }
 
-/* Logit rows of the iteration before an operator's first row. */
-static uint32_t rows_before(const struct prog_op *op) {
+uint32_t cuda_proof_rows_before(const struct prog_op *op) {
     if (op == NULL || (op->kind != OP_LM_HEAD && op->kind != OP_SAMPLE)) return 0;
     return op->attrs.band_first;
 }
 
-static int check_protocol(const struct proof *f, uint32_t task) {
+static int check_protocol(const struct cuda_proof *f, uint32_t task) {
     const struct prog_task *p = &PROG(f->p, TASK)[task];
     const struct cuda_task *t = &f->t->tasks[task];
     const bool waits = p->wait != f->v->start_event;
-    const uint32_t before = rows_before(p->op == PROG_NONE ? NULL : &PROG(f->p, OP)[p->op]);
-    const struct wanted all[] = {
+    const uint32_t before =
+        cuda_proof_rows_before(p->op == PROG_NONE ? NULL : &PROG(f->p, OP)[p->op]);
+    const struct cuda_wanted all[] = {
         {"kind", p->kind, t->kind},
         {"index", task, t->index},
         {"row0", p->row0 + before, t->row0},
@@ -272,11 +244,11 @@ static int check_protocol(const struct proof *f, uint32_t task) {
         {"flag wait_hint", is_hint(f, p->wait), (t->flags & CUDA_WAIT_HINT) != 0},
         {"flag trigger_hint", is_hint(f, p->trigger), (t->flags & CUDA_TRIGGER_HINT) != 0},
     };
-    return check_wanted(f, task, all, COUNT_OF(all));
+    return cuda_proof_wanted(f, task, all, COUNT_OF(all));
 }
 
 /* Bytes of the caches of all layers before `layer`. */
-static uint64_t cache_at(const struct proof *f, uint64_t layer) {
+static uint64_t cache_at(const struct cuda_proof *f, uint64_t layer) {
     uint64_t at = 0;
     for (uint64_t i = 0; i < layer; i++)
         at += kv_block_bytes(&PROG(f->p, KV)[i], f->p->kv_block) * f->t->bases.n_kv_blocks;
@@ -284,7 +256,7 @@ static uint64_t cache_at(const struct proof *f, uint64_t layer) {
 }
 
 /* The address of a tensor, which lies in its space. */
-static uint64_t address_of(const struct proof *f, const struct prog_tensor *t) {
+static uint64_t address_of(const struct cuda_proof *f, const struct prog_tensor *t) {
     if (t == NULL) return 0;
     switch (t->role) {
     case PROG_WEIGHT: return f->t->bases.weights + f->t->places[t->where].offset;
@@ -295,7 +267,7 @@ static uint64_t address_of(const struct proof *f, const struct prog_tensor *t) {
 
 /* The address of the table of embeddings, of which SAMPLE prefetches its token's row; 0: the
  * program has none. */
-static uint64_t table_address(const struct proof *f) {
+static uint64_t table_address(const struct cuda_proof *f) {
     for (uint64_t i = 0; i < f->p->section[SECTION_OP].count; i++) {
         const struct prog_op *op = &PROG(f->p, OP)[i];
         if (op->kind == OP_EMBED) return address_of(f, tensor_of(f, op->in[EMBED_TABLE]));
@@ -304,7 +276,7 @@ static uint64_t table_address(const struct proof *f) {
 }
 
 /* The address of an operator's struct cuda_beyond: the rows follow the task table. */
-static uint64_t beyond_address(const struct proof *f, const struct prog_op *op) {
+static uint64_t beyond_address(const struct cuda_proof *f, const struct prog_op *op) {
     const uint64_t n_tasks = f->p->section[SECTION_TASK].count;
     const uint32_t row = f->beyond_row[op - PROG(f->p, OP)];
     return f->t->bases.tasks + n_tasks * sizeof(struct cuda_task) +
@@ -316,13 +288,13 @@ static bool has_beyond(const struct prog_op *op) {
 }
 
 /* Whether an operand lies in the workspace, if it is an activation. */
-static bool is_inside(const struct proof *f, const struct prog_tensor *t) {
+static bool is_inside(const struct cuda_proof *f, const struct prog_tensor *t) {
     return t == NULL || t->role != PROG_ACTIVATION ||
            range_inside(t->where, t->bytes, f->p->workspace_bytes);
 }
 
 /* The rows behind the task table are those of the operators that have one, in order. */
-static int check_beyond(struct proof *f) {
+static int check_beyond(struct cuda_proof *f) {
     const uint64_t n_tasks = f->p->section[SECTION_TASK].count;
     const struct cuda_beyond *rows = (const struct cuda_beyond *)(f->t->tasks + n_tasks);
     uint32_t n = 0;
@@ -351,13 +323,14 @@ static uint64_t bytes_before(const struct prog_op *op, enum field field,
     const bool head = op->kind == OP_LM_HEAD && (field == F_OUT || field == F_OUT2);
     const bool sample =
         op->kind == OP_SAMPLE && (field == F_IN || field == F_MORE || field == F_OUT);
-    return head || sample ? rows_before(op) * 4 * columns_of(t) : 0;
+    return head || sample ? cuda_proof_rows_before(op) * 4 * columns_of(t) : 0;
 }
 
-static int check_operands(const struct proof *f, uint32_t task, const struct prog_op *op,
+static int check_operands(const struct cuda_proof *f, uint32_t task, const struct prog_op *op,
                           uint64_t table) {
     for (int field = 0; field < N_FIELDS; field++) {
-        const struct prog_tensor *t = op == NULL ? NULL : tensor_in(f, op, (enum field)field);
+        const struct prog_tensor *t =
+            op == NULL ? NULL : cuda_proof_tensor(f, op, (enum field)field);
         const uint64_t have = field_of(&f->t->tasks[task], (enum field)field);
         uint64_t want = address_of(f, t) - (t == NULL ? 0 : bytes_before(op, (enum field)field, t));
         if (field == F_W && op != NULL && op->kind == OP_SAMPLE) want = table;
@@ -413,10 +386,10 @@ static enum format format_in(const struct cuda_task *t, const struct prog_op *op
 }
 
 /* The flags that a task may have: those of operands that it has, one format for each operand. */
-static int check_bits(const struct proof *f, uint32_t task, const struct prog_op *op) {
+static int check_bits(const struct cuda_proof *f, uint32_t task, const struct prog_op *op) {
     const uint16_t flags = f->t->tasks[task].flags;
-    const struct prog_tensor *in = op == NULL ? NULL : tensor_in(f, op, F_IN);
-    const struct prog_tensor *more = op == NULL ? NULL : tensor_in(f, op, F_MORE);
+    const struct prog_tensor *in = op == NULL ? NULL : cuda_proof_tensor(f, op, F_IN);
+    const struct prog_tensor *more = op == NULL ? NULL : cuda_proof_tensor(f, op, F_MORE);
     const bool owns =
         op != NULL && op->kind == OP_LINEAR && more != NULL && more->transport == TRANSPORT_OWN;
     const uint16_t ins = CUDA_IN_FLAGGED | CUDA_IN_PAIRED | CUDA_IN_PACKED;
@@ -429,7 +402,7 @@ static int check_bits(const struct proof *f, uint32_t task, const struct prog_op
         (op->kind == OP_LINEAR || op->kind == OP_EXPERT_DOWN || op->kind == OP_LATENT_HEADS);
     const bool stream = op != NULL && is_stream(op); /* out and out2 have formats of their own */
     const uint16_t packed = CUDA_OUT_PACKED;
-    const struct wanted all[] = {
+    const struct cuda_wanted all[] = {
         {"unknown flags", 0, flags & (uint16_t)~known},
         {"flag list_known", f->list_known[task - f->v->first_task], (flags & CUDA_LIST_KNOWN) != 0},
         {"flags of in", 0, in == NULL ? flags & ins : 0},
@@ -439,17 +412,17 @@ static int check_bits(const struct proof *f, uint32_t task, const struct prog_op
         {"flag more_flagged", 0, residual ? 0 : flags & CUDA_MORE_FLAGGED},
         {"flag more_own", owns, (flags & CUDA_MORE_OWN) != 0},
     };
-    return check_wanted(f, task, all, COUNT_OF(all));
+    return cuda_proof_wanted(f, task, all, COUNT_OF(all));
 }
 
-static int check_formats(const struct proof *f, uint32_t task, const struct prog_op *op) {
+static int check_formats(const struct cuda_proof *f, uint32_t task, const struct prog_op *op) {
     static const uint8_t fields[] = {F_IN, F_MORE, F_MORE2, F_OUT, F_OUT2};
     const struct cuda_task *t = &f->t->tasks[task];
     bool packs = false;
     TRY(check_bits(f, task, op));
     for (size_t i = 0; op != NULL && i < COUNT_OF(fields); i++) {
         const enum field field = (enum field)fields[i];
-        const struct prog_tensor *x = tensor_in(f, op, field);
+        const struct prog_tensor *x = cuda_proof_tensor(f, op, field);
         if (x == NULL || x->role != PROG_ACTIVATION) continue;
         if (format_of(x) != format_in(t, op, field))
             return bad_task(f, task, field_names[field], format_of(x), format_in(t, op, field));
@@ -470,30 +443,30 @@ static uint32_t eights_in(const struct prog_tensor *t) {
 }
 
 /* Groups of rows of the packed operand: the result, else the input. */
-static uint32_t eights_of(const struct proof *f, const struct prog_op *op) {
+static uint32_t eights_of(const struct cuda_proof *f, const struct prog_op *op) {
     static const uint8_t fields[] = {F_OUT, F_OUT2, F_IN};
     for (size_t i = 0; i < COUNT_OF(fields); i++) {
-        const uint32_t n = eights_in(tensor_in(f, op, (enum field)fields[i]));
+        const uint32_t n = eights_in(cuda_proof_tensor(f, op, (enum field)fields[i]));
         if (n != 0) return n;
     }
     return 0;
 }
 
-static uint64_t pieces_of(const struct proof *f, const struct prog_op *op) {
+static uint64_t pieces_of(const struct cuda_proof *f, const struct prog_op *op) {
     const uint64_t state = (uint64_t)op->attrs.heads * (op->attrs.DV + 2ull);
-    const struct prog_tensor *squares = tensor_in(f, op, F_MORE2);
+    const struct prog_tensor *squares = cuda_proof_tensor(f, op, F_MORE2);
     switch (op->kind) {
     case OP_ATTENTION_SPLIT:
-    case OP_ATTENTION_STEP: return columns_of(tensor_in(f, op, F_OUT)) / state;
+    case OP_ATTENTION_STEP: return columns_of(cuda_proof_tensor(f, op, F_OUT)) / state;
     case OP_LATENT_MERGE:
-    case OP_ATTENTION_MERGE: return columns_of(tensor_in(f, op, F_IN)) / state;
-    case OP_PACK_LOGITS: return eights_in(tensor_in(f, op, F_IN));
-    case OP_LATENT_NORM: return columns_of(tensor_in(f, op, F_IN));
-    case OP_LATENT_HEADS: return columns_of(tensor_in(f, op, F_MORE));
+    case OP_ATTENTION_MERGE: return columns_of(cuda_proof_tensor(f, op, F_IN)) / state;
+    case OP_PACK_LOGITS: return eights_in(cuda_proof_tensor(f, op, F_IN));
+    case OP_LATENT_NORM: return columns_of(cuda_proof_tensor(f, op, F_IN));
+    case OP_LATENT_HEADS: return columns_of(cuda_proof_tensor(f, op, F_MORE));
     case OP_LINEAR_SPLITK: /* of a part's columns */
-        return columns_of(tensor_in(f, op, F_OUT)) / MIN(cuda_k_tiles(op->k), (uint32_t)PARTIALS) /
-               CUDA_PAGE_ROWS;
-    case OP_SPLITK_SUM: return columns_of(tensor_in(f, op, F_IN)) / f->spec->hidden;
+        return columns_of(cuda_proof_tensor(f, op, F_OUT)) /
+               MIN(cuda_k_tiles(op->k), (uint32_t)PARTIALS) / CUDA_PAGE_ROWS;
+    case OP_SPLITK_SUM: return columns_of(cuda_proof_tensor(f, op, F_IN)) / f->spec->hidden;
     default: return squares != NULL && squares->role == PROG_ACTIVATION ? columns_of(squares) : 0;
     }
 }
@@ -504,178 +477,32 @@ static bool sees_context(uint32_t kind) {
            kind == OP_ATTENTION || kind == OP_ATTENTION_SPLIT;
 }
 
-static uint64_t length_of(const struct proof *f, const struct prog_op *op) {
+static uint64_t length_of(const struct cuda_proof *f, const struct prog_op *op) {
     switch (op->kind) {
     case OP_PACK:
     case OP_PACK_LOGITS:
-    case OP_LATENT_HEADS: return columns_of(tensor_in(f, op, F_IN));
-    case OP_LATENT_NORM: return columns_of(tensor_in(f, op, F_OUT));
-    case OP_RESET_SENTINELS: return tensor_in(f, op, F_OUT)->bytes / RESET_UNITS;
-    case OP_ROUTE: return tensor_in(f, op, F_IN)->shape[0];
+    case OP_LATENT_HEADS: return columns_of(cuda_proof_tensor(f, op, F_IN));
+    case OP_LATENT_NORM: return columns_of(cuda_proof_tensor(f, op, F_OUT));
+    case OP_RESET_SENTINELS: return cuda_proof_tensor(f, op, F_OUT)->bytes / RESET_UNITS;
+    case OP_ROUTE: return cuda_proof_tensor(f, op, F_IN)->shape[0];
     default: return sees_context(op->kind) ? op->attrs.window : op->k;
     }
 }
 
-static int check_numbers(const struct proof *f, uint32_t task, const struct prog_op *op) {
+static int check_numbers(const struct cuda_proof *f, uint32_t task, const struct prog_op *op) {
     const struct cuda_task *t = &f->t->tasks[task];
     const uint64_t k = op == NULL ? 0 : length_of(f, op);
     const uint64_t multiplied = op != NULL && op->kind == OP_LATENT_HEADS ? op->k : k;
     const bool tiled = op != NULL && op->kind != OP_RESET_SENTINELS && op->kind != OP_ROUTE &&
                        !sees_context(op->kind);
-    const struct wanted all[] = {
+    const struct cuda_wanted all[] = {
         {"units", op == NULL ? 0 : op->units, t->units},
         {"k", k, t->k},
         {"k_tiles", tiled ? CEIL_DIV(multiplied, (uint64_t)CUDA_PAGE_K) : 0, t->k_tiles},
         {"n_pieces", op == NULL ? 0 : pieces_of(f, op), t->n_pieces},
         {"eights", op == NULL ? 0 : eights_of(f, op), t->eights},
     };
-    return check_wanted(f, task, all, COUNT_OF(all));
-}
-
-/* ---- walk ---------------------------------------------------------------------------------- */
-
-/* Rows of the image that make a unit. */
-static uint32_t rows_per_unit(const struct prog_op *op) {
-    switch (op->kind) {
-    case OP_LM_HEAD: return LM_BLOCK;
-    case OP_GATED_MLP: return 2;
-    case OP_QKV_FUSED: return op->attrs.D;
-    default: return 1;
-    }
-}
-
-static bool one_of(uint32_t v, const uint8_t *list) {
-    while (*list != 0 && *list != v) list++;
-    return *list != 0;
-}
-
-/* One row, staged: scratch holds activations, partial sums and a unit's results. */
-static bool is_row_form(const struct cuda_task *t, const struct prog_op *op) {
-    const uint32_t unit = op->kind == OP_LM_HEAD ? LM_BLOCK / CUDA_PAGE_ROWS : 0;
-    const uint64_t bytes = (uint64_t)t->k_tiles * CUDA_PAGE_K * 2 + unit * CUDA_PAGE_ROWS * 4ull +
-                           (uint64_t)t->group * PARTIALS * CUDA_PAGE_ROWS * 4;
-    return t->tile == 1 && t->row0 == 0 && op->n_rows == 1 && t->unit_blocks == unit &&
-           t->group >= 1 && t->group <= (unit != 0 ? unit : (uint32_t)CUDA_ROW_GROUP) &&
-           bytes <= CUDA_SCRATCH_BYTES;
-}
-
-/* Weights stream past all packed rows at once. The partial sums of a group are in scratch or, with
- * 32 rows, in registers. */
-static bool is_stream_form(const struct proof *f, const struct cuda_task *t,
-                           const struct prog_op *op) {
-    const uint32_t most = t->columns == CUDA_STREAM_32 ? cuda_stream_32_group(op->kind)
-                                                       : cuda_packed_group(op->kind, t->columns);
-    if (t->columns == CUDA_STREAM_32 &&
-        (f->cc / 10 != 9 || f->spec->hidden < (uint32_t)PARTIALS * CUDA_PAGE_K))
-        return false;
-    if (op->kind == OP_LINEAR && t->columns == CUDA_STREAM_32 && t->norm == 0) return false;
-    return t->eights == t->columns && t->tile == PACK_ROWS * t->columns && t->unit_blocks == 0 &&
-           t->row0 == 0 && t->row1 == op->n_rows && t->group >= 1 && t->group <= most;
-}
-
-/* Tiles in a leased ring: the sizes that are compiled (matmul_tile*.cuh). */
-static bool is_tile_form(const struct cuda_task *t, const struct prog_op *op) {
-    static const uint8_t of_32[] = {4, 12, 16, 0}, of_64[] = {2, 4, 8, 12, 16, 0},
-                         of_128[] = {4, 8, 0};
-    const bool group = t->tile == PACK_NARROW / 2 ? one_of(t->group, of_32)
-                       : t->tile == PACK_NARROW   ? one_of(t->group, of_64)
-                       : t->tile == PACK_TILE     ? one_of(t->group, of_128)
-                                                  : false;
-    return group && (t->group < 16 || op->kind == OP_LINEAR_SPLITK) && t->unit_blocks == 0 &&
-           t->row0 % PACK_ROWS == 0;
-}
-
-/* Matrices of each head's own: tiles of eight rows or more, all row blocks of a tile in turn.
- * Except for LATENT_HEADS, scratch holds the partial sums of a group. */
-static bool is_of_heads(const struct prog_op *op) {
-    return op->kind == OP_LATENT_HEADS || op->kind == OP_LATENT_VALUES ||
-           op->kind == OP_LATENT_MERGE;
-}
-static bool is_heads_form(const struct cuda_task *t, const struct prog_op *op) {
-    const bool sums = op->kind != OP_LATENT_HEADS, merges = op->kind == OP_LATENT_MERGE;
-    const uint64_t merged = merges ? cuda_merged_bytes(op->units / op->attrs.heads, op->k) : 0;
-    const uint64_t bytes = merged + (uint64_t)t->group * t->k_tiles * t->tile * CUDA_PAGE_ROWS * 4;
-    if (merges && t->tile != PACK_ROWS) return false;
-    return t->columns == 0 && t->unit_blocks == 0 && t->tile >= PACK_ROWS &&
-           t->tile % PACK_ROWS == 0 && t->tile <= (sums ? CUDA_VALUES_ROWS : PACK_TILE) &&
-           (sums ? t->group >= 1 && bytes <= CUDA_SCRATCH_BYTES : t->group == 1 && t->k_tiles == 1);
-}
-
-/* Rows of LATENT_HEADS' image before unit u: the first DV units of each head have a row each. */
-static uint64_t latent_rows(const struct op_attrs *a, uint64_t u) {
-    const uint64_t units = MIN(u, (uint64_t)a->heads * a->D), head = units / a->D;
-    return head * a->DV + MIN(units - head * a->D, (uint64_t)a->DV);
-}
-
-static bool is_matrix_form(const struct proof *f, const struct cuda_task *t,
-                           const struct prog_op *op) {
-    const bool packed = (t->flags & CUDA_IN_PACKED) != 0;
-    if (is_of_heads(op)) return !packed && is_heads_form(t, op);
-    /* Tiles of whole heads. */
-    if (op->kind == OP_QKV_FUSED && (t->columns != CUDA_LEASE || t->tile != PACK_TILE ||
-                                     f->cc / 10 != 9 || !cuda_head_tiles(op->attrs.D)))
-        return false;
-    switch (t->columns) {
-    case 0: return !packed && is_row_form(t, op);
-    case 1:
-    case 2:
-    case CUDA_STREAM_32: return packed && op->kind != OP_LINEAR_SPLITK && is_stream_form(f, t, op);
-    case CUDA_LEASE: return packed && is_tile_form(t, op);
-    default: return false;
-    }
-}
-
-/* ATTENTION leases the ring. MIXED has tile 0. PREFILL has as many rows at a time as the warps have
- * rows of a product, if the ring has room for them. Over latents a tile is one row, unless pieces
- * of ATTENTION_SPLIT come as pages. */
-static bool is_attention_form(const struct proof *f, const struct cuda_task *t,
-                              const struct prog_op *op) {
-    const struct op_attrs *a = &op->attrs;
-    const uint32_t rows = CUDA_COMPUTE_WARPS * (16 / cuda_sub_heads(a->heads / a->kv, a->D));
-    const bool lease = t->group == 0 && t->unit_blocks == 0 && t->columns == CUDA_LEASE;
-    if (op->kind == OP_ATTENTION_SPLIT && cuda_latent_paged(a->D, f->p->kv_block, f->cc))
-        return t->group == 0 && t->unit_blocks == 0 && t->columns == 0 && t->tile == 0;
-    if (a->DR != 0) return lease && t->tile == 1 && cuda_latent_part(a->D, f->cc) != 0;
-    return lease && op->kind == OP_ATTENTION &&
-           (t->tile == 0 ||
-            (t->tile == rows && op->n_rows > STEP_ROWS && cuda_rows_fit(a->D, f->cc)));
-}
-
-/* ROUTER: up to CUDA_ROUTER_ROWS token rows at a time. */
-static bool is_router_form(const struct cuda_task *t) {
-    return t->columns == 0 && t->unit_blocks == 0 && t->group == 0 && t->tile >= 1 &&
-           t->tile <= CUDA_ROUTER_ROWS;
-}
-
-static int check_walk(const struct proof *f, uint32_t task, const struct prog_op *op) {
-    const struct cuda_task *t = &f->t->tasks[task];
-    uint64_t block0 = 0, block1 = 0;
-    bool legal = t->tile == 0 && t->group == 0 && t->columns == 0 && t->unit_blocks == 0;
-    if (op != NULL && cuda_has_pages(op->kind)) {
-        const uint64_t rows = rows_per_unit(op);
-        block0 = t->unit0 * rows / CUDA_PAGE_ROWS;
-        block1 = CEIL_DIV(t->unit1 * rows, (uint64_t)CUDA_PAGE_ROWS);
-        legal = t->unit0 * rows % CUDA_PAGE_ROWS == 0 &&
-                (op->kind == OP_ROUTER ? is_router_form(t) : is_matrix_form(f, t, op));
-        if (op->kind == OP_LATENT_HEADS) {
-            const uint64_t first = latent_rows(&op->attrs, t->unit0);
-            const uint64_t end = latent_rows(&op->attrs, t->unit1);
-            block0 = first < end ? first / CUDA_PAGE_ROWS : 0;
-            block1 = first < end ? CEIL_DIV(end, (uint64_t)CUDA_PAGE_ROWS) : 0;
-        }
-    } else if (op != NULL && op->kind == OP_EXPERT_DOWN) {
-        block0 = t->unit0 / CUDA_PAGE_ROWS;
-        block1 = CEIL_DIV(t->unit1, (uint32_t)CUDA_PAGE_ROWS);
-        legal = legal && t->unit0 % CUDA_PAGE_ROWS == 0 && t->row0 == 0 && t->row1 == op->n_rows;
-    } else if (op != NULL && (op->kind == OP_ATTENTION || op->kind == OP_ATTENTION_SPLIT)) {
-        legal = is_attention_form(f, t, op);
-    }
-    const struct wanted all[] = {
-        {"block0", block0, t->block0},
-        {"block1", block1, t->block1},
-        {"tile, group, columns, unit_blocks: a form that there is", 1, legal},
-    };
-    return check_wanted(f, task, all, COUNT_OF(all));
+    return cuda_proof_wanted(f, task, all, COUNT_OF(all));
 }
 
 /* ---- an operator --------------------------------------------------------------------------- */
@@ -686,70 +513,11 @@ static int by_rows(const void *a, const void *b) {
     return x->unit0 < y->unit0 ? -1 : x->unit0 > y->unit0;
 }
 
-/* Whether tasks, in order of rows, then units, cover all: each begins where the one before ends. */
-static bool tiles_cover(const struct cuda_task *t, uint64_t n, const struct prog_op *op) {
-    uint32_t row = rows_before(op);
-    for (uint64_t i = 0; i < n;) {
-        const uint32_t row0 = t[i].row0, row1 = t[i].row1;
-        uint32_t unit = 0, block = 0;
-        if (row0 != row || row1 <= row0) return false;
-        for (; i < n && t[i].row0 == row0; i++) {
-            if (t[i].row1 != row1 || t[i].unit0 != unit || t[i].unit1 <= unit) return false;
-            const bool blocks = cuda_has_pages(op->kind) && op->kind != OP_LATENT_HEADS;
-            if (blocks && (t[i].block0 != block || t[i].block1 <= block)) return false;
-            unit = t[i].unit1;
-            block = t[i].block1;
-        }
-        if (unit != op->units) return false;
-        row = row1;
-    }
-    return row == rows_before(op) + op->n_rows;
-}
-
-/* Whether the tasks are slices 0, 1, ... n - 1 of n. */
-static bool slices_cover(const struct cuda_task *t, uint64_t n, const struct prog_op *op) {
-    for (uint64_t i = 0; i < n; i++)
-        if (t[i].row0 != 0 || t[i].row1 != op->n_rows || t[i].unit0 != i || t[i].unit1 != n)
-            return false;
-    return n > 0;
-}
-
-/* Whether all pages that any list of experts can name lie in the allocation. Kernels take an expert
- * of an image to have as many row blocks as its matrix needs, and read none beyond the last expert.
- */
-static bool experts_inside(const struct proof *f, const struct prog_op *op,
-                           const struct cuda_task *t) {
-    const bool down = op->kind == OP_EXPERT_DOWN;
-    const uint64_t rows = down ? f->spec->hidden : 2 * align_up(f->spec->experts.width, 8);
-    const uint64_t k = down ? f->spec->experts.width : f->spec->hidden;
-    const uint64_t pages =
-        CEIL_DIV(rows, (uint64_t)CUDA_PAGE_ROWS) * CEIL_DIV(k, (uint64_t)CUDA_PAGE_K);
-    const struct prog_tensor *w = tensor_in(f, op, F_W);
-    return w->shape[0] == f->spec->experts.n && op->k == k &&
-           w->shape[1] == (down ? f->spec->hidden : f->spec->experts.width) &&
-           t->w - f->t->bases.weights + w->shape[0] * pages * CUDA_PAGE_BYTES <= f->t->weight_bytes;
-}
-
-/* Whether all pages that the tasks read lie in the allocation, even those of a last unit that lacks
- * rows: an image has whole units. */
-static bool pages_inside(const struct proof *f, const struct prog_op *op, const struct cuda_task *t,
-                         uint64_t n) {
-    if (cuda_lists_experts(op->kind)) return experts_inside(f, op, t);
-    for (uint64_t i = 0; i < n; i++) {
-        const uint64_t end =
-            (uint64_t)(t[i].kind == OP_LINEAR_SPLITK ? t[i].n_pieces : t[i].block1) * t[i].k_tiles *
-            CUDA_PAGE_BYTES;
-        if (cuda_has_pages(t[i].kind) && t[i].w - f->t->bases.weights + end > f->t->weight_bytes)
-            return false;
-    }
-    return true;
-}
-
-static int check_op(struct proof *f, const struct prog_op *op, struct cuda_task *t, uint64_t n) {
+static int check_op(struct cuda_proof *f, const struct prog_op *op, struct cuda_task *t,
+                    uint64_t n) {
     TRY(check_joined(f, op));
     qsort(t, n, sizeof *t, by_rows);
-    const bool sliced = op_split_of(op->kind) == SPLIT_SLICES;
-    if (!(sliced ? slices_cover(t, n, op) : tiles_cover(t, n, op)) || !pages_inside(f, op, t, n))
+    if (!cuda_proof_covers(f, op, t, n))
         return fail(f->d, QN_EVERIFY,
                     "operator %s, layer %d: its descriptors do not make up its output once",
                     op_name(op->kind), op->layer);
@@ -757,7 +525,7 @@ static int check_op(struct proof *f, const struct prog_op *op, struct cuda_task 
 }
 
 /* Checks the descriptors of each operator, in copies that it sorts. */
-static int check_ops(struct proof *f) {
+static int check_ops(struct cuda_proof *f) {
     const struct prog_variant *v = f->v;
     uint32_t *first;
     struct cuda_task *of_op;
@@ -776,7 +544,7 @@ static int check_ops(struct proof *f) {
 }
 
 /* The list of experts that a task of that kind reads; PROG_NONE: it is of another kind. */
-static uint32_t list_of(const struct proof *f, uint32_t task, enum op_kind kind) {
+static uint32_t list_of(const struct cuda_proof *f, uint32_t task, enum op_kind kind) {
     const uint32_t o = PROG(f->p, TASK)[task].op;
     if (o == PROG_NONE || PROG(f->p, OP)[o].kind != kind) return PROG_NONE;
     return PROG(f->p, OP)[o].in[kind == OP_EXPERT_DOWN ? DOWN_LIST : GATE_UP_LIST];
@@ -785,7 +553,7 @@ static uint32_t list_of(const struct proof *f, uint32_t task, enum op_kind kind)
 /* A loader goes through its worker's list in order. At EXPERT_GATE_UP it waits for the event that
  * orders the list of experts. From there on it may read that list of experts, which lives until
  * EXPERT_DOWN is done. */
-static int find_known_lists(struct proof *f) {
+static int find_known_lists(struct cuda_proof *f) {
     const uint64_t at = (uint64_t)(f->v - PROG(f->p, VARIANT)) * f->p->n_workers;
     TRY(ARENA_NEW(f->d, &f->arena, &f->list_known, f->v->n_tasks));
     for (uint64_t w = 0; w < f->p->n_workers; w++) {
@@ -802,7 +570,7 @@ static int find_known_lists(struct proof *f) {
     return QN_OK;
 }
 
-static int check_variant(struct proof *f) {
+static int check_variant(struct cuda_proof *f) {
     const uint64_t table = table_address(f);
     TRY(find_known_lists(f));
     for (uint32_t i = f->v->first_task; i < f->v->first_task + f->v->n_tasks; i++) {
@@ -812,17 +580,17 @@ static int check_variant(struct proof *f) {
         TRY(check_operands(f, i, op, table));
         TRY(check_formats(f, i, op));
         TRY(check_numbers(f, i, op));
-        TRY(check_walk(f, i, op));
+        TRY(cuda_proof_walk(f, i, op));
     }
     return check_ops(f);
 }
 
 int cuda_verify(struct diag *d, const struct prog_header *program, const struct cuda_tables *t) {
-    struct proof f = {.d = d,
-                      .p = program,
-                      .spec = PROG(program, MODEL),
-                      .t = t,
-                      .cc = t->bases.cc != 0 ? t->bases.cc : 90};
+    struct cuda_proof f = {.d = d,
+                           .p = program,
+                           .spec = PROG(program, MODEL),
+                           .t = t,
+                           .cc = t->bases.cc != 0 ? t->bases.cc : 90};
     int rc = find_all_operands(&f);
     if (rc == QN_OK) rc = check_places(&f);
     if (rc == QN_OK) rc = check_beyond(&f);

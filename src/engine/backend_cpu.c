@@ -173,7 +173,7 @@ struct reader {
     pthread_t id;
     bool started;
     uint32_t index, n_readers;
-    bool in_streams; /* reads a block's four quarters side by side, not from its beginning to its end */
+    bool in_streams; /* reads a block as four quarters side by side, not in order */
     double seconds;
     uint64_t bytes;  /* bytes read */
     double elapsed;  /* seconds for these bytes */
