@@ -383,9 +383,10 @@ static uint32_t gemm_streams(enum cpu_sum sum, gemm_columns *few, uint32_t R, st
                              uint32_t n_out, uint32_t n_tok) {
     const uint32_t part = n_out / R;
     const size_t row_bytes = a.w_stride;
-    a.y_step = part;
-    if (R > 1) a.row_step = part;
-    a.w_stride = part * row_bytes;
+    if (R > 1) { /* a single row is a stream already, and the next one lies behind it */
+        a.row_step = a.y_step = part;
+        a.w_stride = part * row_bytes;
+    }
     for (uint32_t n = 0; n < part; n++, a.w += row_bytes, a.y++)
         gemm_panel(sum, few, 1, R, DOT_TOKENS_FEW, a, n_tok);
     return part * R;
