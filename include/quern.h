@@ -23,19 +23,19 @@
  *
  * Conventions
  *   errors    A function that can fail returns int: QN_OK (0) or a negative QN_E... code, and fills
- *             *error when that is not NULL. Nothing is printed, the process is never ended.
- *   structs   begin with struct_size; the _init functions set it to what the caller was compiled
- *             with, so a program and a newer library agree on which fields exist. New fields are
- *             only added at the end.
- *   ownership Strings and arrays given to a function are copied or not kept. What a function hands
- *             out through `char **` or `int32_t **` is the caller's: qn_free(). Pointers inside
- *             result structs say beside the field how long they live.
+ *             *error when that is not NULL. The library never prints and never ends the process.
+ *   structs   Each struct begins with struct_size. The _init functions set it to the size at the
+ *             caller's compile time, so a program and a newer library agree on which fields exist.
+ *             New fields are only added at the end.
+ *   ownership The library copies strings and arrays given to a function, or does not keep them. A
+ *             result returned through `char **` or `int32_t **` belongs to the caller: qn_free(). A
+ *             pointer inside a result struct has its lifetime stated beside the field.
  *   threads   Engines and tokenizers are independent of each other: there is no global state, two
  *             engines may live in one process. An engine may be used from several threads; one
  *             request from one thread at a time. A tokenizer is read-only and may be shared.
- *   fork      An engine and its requests belong to the process that opened it. In a child of fork
- *             what waits or submits fails with QN_EINVAL, and what frees or closes does nothing.
- *   text      UTF-8. Lengths are bytes and exclude the NUL that ends every string we hand out.
+ *   fork      An engine and its requests belong to the process that opened it. In a child of fork,
+ *             waiting or submitting fails with QN_EINVAL, and freeing or closing does nothing.
+ *   text      UTF-8. Lengths are bytes and exclude the NUL that ends every returned string.
  */
 #ifndef QUERN_H
 #define QUERN_H
@@ -80,7 +80,7 @@ typedef struct qn_error {
 QN_API const char *qn_version(void);
 /* "out of memory" and so on; "unknown error" for a number that is no code. Static. */
 QN_API const char *qn_status_text(int code);
-/* Releases what the library handed out; NULL is allowed. */
+/* Releases memory that the library returned; NULL is allowed. */
 QN_API void qn_free(void *p);
 
 /* ---- tokenizer ---------------------------------------------------------------------------- */
@@ -115,11 +115,11 @@ QN_API void qn_chat_params_init(qn_chat_params *params);
 /* The prompt text of a conversation. messages_json is an array of messages with any fields, or
  *     {"messages": [...], "tools": [...], "documents": [...], "add_generation_prompt": true,
  *      "chat_template_kwargs": {...}}
- * of which all but messages may be missing; what it says wins over params. The text is that of
- * transformers' apply_chat_template and has its special tokens spelled out: tokenize it with
- * add_special 0. params may be NULL. *text is the caller's: qn_free(). Errors: QN_ENOENT (the
+ * Everything except messages may be missing; members of the object win over params. The text equals
+ * that of transformers' apply_chat_template and has its special tokens spelled out: tokenize it
+ * with add_special 0. params may be NULL. *text is the caller's: qn_free(). Errors: QN_ENOENT (the
  * directory has no template), QN_EFORMAT, QN_EINVAL (the template raises an exception),
- * QN_EUNSUPPORTED (it does what is not known here), QN_ELIMIT. */
+ * QN_EUNSUPPORTED (the template uses an unknown feature), QN_ELIMIT. */
 QN_API int qn_chat_render(const qn_tokenizer *tokenizer, const char *messages_json,
                           const qn_chat_params *params, char **text, size_t *n_text,
                           qn_error *error);
@@ -137,27 +137,28 @@ QN_API int qn_chat_template_render(const qn_chat_template *chat_template, const 
 
 /* ---- answers of a chat -------------------------------------------------------------------- */
 
-/* How a model writes its thoughts and calls of tools, and what it may call. docs/tools.md has the
- * forms; their names are vLLM's. */
+/* How a model writes its thoughts and its calls of tools, and which tools it may call.
+ * docs/tools.md lists the forms; their names are vLLM's. */
 typedef struct qn_answer_params {
     size_t struct_size;
-    const qn_chat_template *chat_template; /* the forms are its own where no names are given; may be
+    const qn_chat_template *chat_template; /* its forms hold where a parser below is NULL; may be
                                             * NULL */
     const char *tool_parser;      /* "hermes" ...; "none": no text is a call; NULL: see above */
     const char *reasoning_parser; /* "qwen3" ...; "none": no text is a thought; NULL: see above */
     const char *tools_json;       /* array of tools as in /v1/chat/completions; NULL: none */
-    const char *prompt; /* that is answered: it may have opened a thought; NULL: unknown */
+    const char *prompt; /* the answered prompt, which may have opened a thought; NULL: unknown */
     uint32_t max_calls; /* further calls are left out; 0: no bound */
 } qn_answer_params;
 QN_API void qn_answer_params_init(qn_answer_params *params);
 
 typedef struct qn_answer_info {
     size_t struct_size;
-    const char *tool_parser, *reasoning_parser; /* that hold; NULL: none. Static */
+    const char *tool_parser, *reasoning_parser; /* those in use; NULL: none. Static */
     int has_special_marks; /* 1: marks are special tokens: skip_special_tokens must be 0 */
     uint32_t id_length;    /* characters that ids of calls must have; 0: any number */
-    const char *reasoning_end, *reasoning_gap; /* what ends a thought that has not ended by itself,
-                                                * and what stands between it and the rest. Static */
+    const char *reasoning_end, *reasoning_gap; /* text that ends a thought which did not end by
+                                                * itself, and text between the thought and the rest.
+                                                * Static */
 } qn_answer_info;
 /* Fills *info up to its struct_size, which the caller has set; tokenizer may be NULL. Errors:
  * QN_EINVAL names the unknown parser and lists the known ones. */
@@ -177,24 +178,24 @@ typedef struct qn_piece {
     size_t n_text;
 } qn_piece;
 
-/* Takes an answer apart while it comes. What the pieces say does not depend on how the text is cut.
- * Errors of open: QN_EINVAL, QN_EFORMAT and QN_ELIMIT with the place in tools_json. The caller
- * closes the answer; NULL is allowed. */
+/* Takes an answer apart while it arrives. The pieces do not depend on where the text is cut. Errors
+ * of open: QN_EINVAL, QN_EFORMAT and QN_ELIMIT with the place in tools_json. The caller closes the
+ * answer; NULL is allowed. */
 typedef struct qn_answer qn_answer;
 QN_API int qn_answer_open(const qn_answer_params *params, qn_answer **answer, qn_error *error);
 QN_API void qn_answer_close(qn_answer *answer);
-/* The pieces of the next part of the output; last: nothing follows. *pieces lives until the next
- * call. Errors: QN_ENOMEM. */
+/* Reads the next part of the output and lists its pieces; last: no output follows. *pieces lives
+ * until the next call. Errors: QN_ENOMEM. */
 QN_API int qn_answer_read(qn_answer *answer, const char *text, size_t n_text, int last,
                           const qn_piece **pieces, size_t *n_pieces, qn_error *error);
-/* What the text that comes next is part of: QN_PIECE_REASONING, QN_PIECE_TEXT (or a call); 0 before
- * it is known whether the answer begins with a thought. */
+/* The kind of the next text: QN_PIECE_REASONING, QN_PIECE_TEXT (or a call); 0 while it is unknown
+ * whether the answer begins with a thought. */
 QN_API int qn_answer_next(const qn_answer *answer);
 
-/* The grammar of answers that are calls and nothing else, for QN_STRUCTURED_GRAMMAR, in the model's
- * form and by the tools' schemas. name: the tool that must be called, NULL: any; parallel 1:
- * several calls may come. *grammar is the caller's: qn_free(). Errors: as qn_answer_open; QN_EINVAL
- * (no form, no such tool), QN_EUNSUPPORTED. */
+/* Writes a grammar for QN_STRUCTURED_GRAMMAR that allows only calls, in the model's form and by the
+ * tools' schemas. name: the tool that must be called, NULL: any; parallel 1: allows several calls.
+ * *grammar is the caller's: qn_free(). Errors: as qn_answer_open; QN_EINVAL (no form, no such
+ * tool), QN_EUNSUPPORTED. */
 QN_API int qn_answer_grammar(const qn_answer_params *params, const qn_tokenizer *tokenizer,
                              const char *name, int parallel, char **grammar, qn_error *error);
 
@@ -202,8 +203,8 @@ QN_API int qn_answer_grammar(const qn_answer_params *params, const qn_tokenizer 
 
 typedef struct qn_engine qn_engine;
 
-/* Called while an engine opens or a program is compiled: what is being done, how far it is (done
- * of total; total 0: unknown). On the caller's thread; the strings live for the call. */
+/* Called while an engine opens or a program is compiled, with the current stage and its progress
+ * (done of total; total 0: unknown). Runs on the caller's thread; the strings live for the call. */
 typedef void qn_progress_fn(void *user, const char *stage, uint64_t done, uint64_t total);
 
 typedef struct qn_engine_info {
@@ -228,14 +229,16 @@ typedef struct qn_engine_info {
         seconds_tokenizer, seconds_total;
     /* Of models with experts; else 0. */
     uint64_t expert_bytes;      /* weights of one expert of a layer */
-    uint32_t experts_per_token; /* of each such layer; bytes_per_token has so many */
+    uint32_t experts_per_token; /* of each such layer; bytes_per_token counts this many */
     uint32_t n_expert_layers;
-    /* What iterations that only decode have done so far: experts whose weights a layer read, and
-     * such layers that were run. Their quotient is what one layer of one step reads. */
+    /* Sums over all iterations so far that only decode: experts whose weights a layer read, and
+     * runs of layers with experts. Their quotient is the experts that one such layer reads in one
+     * step. */
     uint64_t experts_read, expert_layers_run;
 } qn_engine_info;
-/* Called once while an engine opens, when the memory plan is made and before any of it is taken
- * (times that lie ahead are 0). Not 0 gives up: qn_engine_open fails with QN_ECANCELED. */
+/* Called once while an engine opens, after the memory plan is made and before any of that memory is
+ * allocated (times of later stages are 0). A result other than 0 makes qn_engine_open fail with
+ * QN_ECANCELED. */
 typedef int qn_plan_fn(void *user, const qn_engine_info *info);
 
 /* What to open. Everything but `model` has a default: 0 or NULL. */
@@ -260,38 +263,39 @@ typedef struct qn_engine_params {
                                       * 0: 128, on a GPU 2048, or max_num_seqs if that is more */
     uint32_t threads;                /* CPU workers; 0: one per core that this process may use */
     uint64_t kv_cache_memory_bytes;  /* 0: on a GPU all that gpu_memory_utilization leaves; on a CPU
-                                      * what max_num_seqs requests of max_model_len need, at most
-                                      * 4 GiB, or what one request needs. Requests take what they
-                                      * need as they go, and wait for each other where that is more
-                                      * than there is */
+                                      * the need of max_num_seqs requests of max_model_len, at most
+                                      * 4 GiB, but at least the need of one such request. Requests
+                                      * allocate KV blocks as they go, and wait for each other when
+                                      * the cache is full */
     double gpu_memory_utilization;   /* share of the device's memory to use at most; 0: 0.9 */
-    uint64_t seed;                   /* of requests that bring none of their own */
+    uint64_t seed;                   /* for requests without a seed of their own */
     qn_progress_fn *progress;        /* may be NULL */
     void *progress_user;
     qn_plan_fn *plan; /* may be NULL */
     void *plan_user;
-    uint64_t trace_bytes; /* memory for a trace of which worker did what when, kept in rings from
-                           * the first iteration on; 0: no trace, and no cost */
+    uint64_t trace_bytes; /* memory for rings that record, from the first iteration on, which worker
+                           * does what and when; 0: no trace, and no cost */
     const char *compile_options; /* "launch=paper,qkv=split": choices about the compiler, for
                                   * experiments (quern compile --help lists them); NULL: none */
     uint32_t max_logprobs; /* most likely tokens that a request may list beside each token, up to
                             * QN_MAX_LOGPROBS: takes 8 bytes each for every position of every
                             * place; CPU only */
-    int no_prefix_caching; /* 1: requests do not have each other's KV blocks. Bits are the same */
-    double max_inter_token_latency_ms; /* while requests decode, prompts beside them get no more
-                                        * rows an iteration than keep it below this; 0: no bound */
+    int no_prefix_caching; /* 1: requests do not share KV blocks. The output has the same bits */
+    double max_inter_token_latency_ms; /* while requests decode, an iteration takes only as many
+                                        * prompt rows as keep this latency below the bound; 0: no
+                                        * bound */
     double linger_ms;   /* how long an idle GPU kernel waits for more requests before it ends, up to
                          * 1,000; 0: 5; below 0: not at all */
     uint32_t max_queue; /* requests that wait for a place; 0: 65536 */
 } qn_engine_params;
 QN_API void qn_engine_params_init(qn_engine_params *params);
 
-/* Opens an engine: compiles (or reads) the program, verifies it, takes the memory and loads the
- * weights. Nothing is allocated or compiled after this. The caller closes it.
- * Errors name what is wrong with which file or parameter; QN_ELIMIT when memory does not suffice.
+/* Opens an engine: compiles (or reads) the program, verifies it, allocates the memory and loads the
+ * weights. Nothing is allocated or compiled after this. The caller closes it. Errors name the file
+ * or parameter and what is wrong with it; QN_ELIMIT when memory does not suffice.
  */
 QN_API int qn_engine_open(const qn_engine_params *params, qn_engine **engine, qn_error *error);
-/* Ends the engine; requests that are left are canceled, and must be freed before this call. */
+/* Ends the engine. Its requests must be freed before this call; that cancels those that run. */
 QN_API void qn_engine_close(qn_engine *engine);
 
 /* The engine's tokenizer, owned by the engine; NULL when the directory has none. */
@@ -300,7 +304,7 @@ QN_API const qn_tokenizer *qn_engine_tokenizer(const qn_engine *engine);
 /* Fills *info up to its struct_size, which the caller has set. Errors: QN_EINVAL (it is not). */
 QN_API int qn_engine_get_info(const qn_engine *engine, qn_engine_info *info);
 
-/* How full an engine is, now. */
+/* How full an engine is at the time of the call. */
 typedef struct qn_engine_stats {
     size_t struct_size;
     uint32_t requests_running; /* hold KV blocks */
@@ -308,10 +312,10 @@ typedef struct qn_engine_stats {
     /* qn_engine_info.kv_blocks in three parts: blocks of running requests; other blocks whose text
      * a request may begin with (the prefix cache); the rest. */
     uint64_t kv_blocks_held, kv_blocks_cached, kv_blocks_free;
-    /* Since the engine is open. */
+    /* Since the engine was opened. */
     uint64_t preemptions;          /* times that a request gave its KV blocks to others */
-    uint64_t prefix_cache_queries; /* prompt tokens of requests that gave a token ... */
-    uint64_t prefix_cache_hits;    /* ... and prompt tokens that the prefix cache had */
+    uint64_t prefix_cache_queries; /* prompt tokens of requests that produced a token ... */
+    uint64_t prefix_cache_hits;    /* ... and prompt tokens that the prefix cache held */
 } qn_engine_stats;
 /* Fills *stats up to its struct_size, which the caller has set. Errors: QN_EINVAL (it is not; a
  * child of fork). */
@@ -323,11 +327,12 @@ QN_API int qn_engine_get_stats(qn_engine *engine, qn_engine_stats *stats);
 QN_API int qn_engine_measure_read(qn_engine *engine, double seconds, double *bytes_per_second,
                                   qn_error *error);
 
-/* Stops and continues recording; at any time. Errors: QN_EINVAL (opened without trace_bytes). */
+/* Stops or continues recording. May be called at any time. Errors: QN_EINVAL (opened without
+ * trace_bytes). */
 QN_API int qn_engine_trace_switch(qn_engine *engine, int on, qn_error *error);
-/* Writes what the rings hold as a Perfetto trace (open it in ui.perfetto.dev): a track per worker,
- * flows along events, counters. At any time, on a GPU when no requests are running. Errors:
- * QN_EINVAL, QN_EIO, QN_EBUSY. */
+/* Writes the contents of the rings as a Perfetto trace (open it in ui.perfetto.dev): a track per
+ * worker, flows along events, counters. May be called at any time; on a GPU only while no requests
+ * are running. Errors: QN_EINVAL, QN_EIO, QN_EBUSY. */
 QN_API int qn_engine_trace_write(qn_engine *engine, const char *path, qn_error *error);
 
 /* ---- requests ----------------------------------------------------------------------------- */
@@ -361,7 +366,7 @@ typedef struct qn_logit_bias {
     float bias; /* [-100, 100] */
 } qn_logit_bias;
 
-/* What structured_text is; docs/structured-outputs.md says what is known of each. */
+/* Kinds of structured_text; docs/structured-outputs.md says what each supports. */
 enum {
     QN_STRUCTURED_NONE = 0,
     QN_STRUCTURED_JSON_SCHEMA = 1, /* the output is JSON of this schema */
@@ -390,18 +395,18 @@ typedef struct qn_sampling_params {
     size_t n_stop;
     const int32_t *stop_token_ids; /* [n_stop_token_ids] */
     size_t n_stop_token_ids;
-    uint32_t min_tokens; /* output tokens that come in any case: until then no stop id is chosen and
-                          * no stop string is looked for */
+    uint32_t min_tokens; /* least output tokens: before so many, no stop id is chosen and no stop
+                          * string is looked for */
     int include_stop_str_in_output; /* the stop string, or the stop token's text, ends the text */
     uint32_t logprobs; /* most likely tokens to list beside each output token, at most the engine's
                         * max_logprobs; CPU only */
     int has_prompt_logprobs;         /* 1: log-probabilities of the prompt's tokens, too */
-    uint32_t prompt_logprobs;        /* ... and so many most likely ones beside each; CPU only */
+    uint32_t prompt_logprobs;        /* ... and so many most likely tokens beside each; CPU only */
     const qn_logit_bias *logit_bias; /* [n_logit_bias] added to the logits of tokens; CPU only */
     size_t n_logit_bias;
-    int structured_kind; /* QN_STRUCTURED_...: what the whole output must be. It ends with an
-                          * end-of-sequence token where it is complete, so it does not go with
-                          * ignore_eos or min_tokens */
+    int structured_kind; /* QN_STRUCTURED_...: what the whole output must be. The output ends with
+                          * an end-of-sequence token where it is complete, so this excludes
+                          * ignore_eos and min_tokens */
     const char *structured_text; /* the schema, regex, grammar or array; NULL: none */
 } qn_sampling_params;
 /* The defaults of the model's generation_config.json; engine NULL: neutral values (temperature 1,
@@ -422,9 +427,9 @@ typedef struct qn_prompt {
     int no_special;
     int32_t priority;     /* the lower, the earlier, as in vLLM; among equal ones spaces take turns,
                            * and within a space the order is that of submission */
-    uint32_t cache_space; /* requests have KV blocks of their own space only (prefix cache), and no
-                           * time tells what others have asked: one for each user that must not
-                           * know. Up to QN_MAX_CACHE_SPACE */
+    uint32_t cache_space; /* requests share KV blocks only within one space (prefix cache), so their
+                           * timing tells nothing about prompts in other spaces: give each user who
+                           * must not learn of others a space. Up to QN_MAX_CACHE_SPACE */
 } qn_prompt;
 
 /* Queues a request. It starts when one of max_num_seqs places is free. The caller frees it. Errors:
@@ -440,8 +445,8 @@ typedef struct qn_output {
     size_t struct_size;
     int32_t id;       /* the token; -1: none, the request ended without another one */
     float logprob;    /* its natural log-probability */
-    const char *text; /* what this token made certain, whole UTF-8 characters, "" if nothing yet;
-                       * lives until the next call for this request */
+    const char *text; /* the text that this token made certain, whole UTF-8 characters, "" if
+                       * nothing yet; lives until the next call for this request */
     size_t n_text;
     int32_t finish_reason;       /* QN_RUNNING or, with the last token, QN_FINISH_... */
     const char *stop;            /* the stop string that was found, NULL: none; lives like text */
@@ -455,10 +460,11 @@ typedef struct qn_output {
 } qn_output;
 
 /* Waits for the next token: timeout_ms < 0 for as long as it takes, 0 not at all. The caller sets
- * out->struct_size. After the last token every call gives id -1 and the same finish_reason.
- * Errors: QN_EBUSY (nothing yet), QN_EINVAL (struct_size is not set; a child of fork), QN_ESTALL
- * and QN_EDEVICE (the engine is broken), QN_EFORMAT (the model's logits are not numbers) and what
- * ends a queued request: these end the request, and every later call says the same. */
+ * out->struct_size. After the last token every call gives id -1 and the same finish_reason. Errors:
+ * QN_EBUSY (no output yet), QN_EINVAL (struct_size is not set; a child of fork), QN_ESTALL and
+ * QN_EDEVICE (the engine is broken), QN_EFORMAT (the model's logits are not numbers) and the errors
+ * that end a queued request. All of these but the first two end the request, and every later call
+ * returns the same error. */
 QN_API int qn_request_next(qn_request *request, int timeout_ms, qn_output *out, qn_error *error);
 
 /* Ends a request early; its next output has finish_reason QN_FINISH_ABORT and no token, whatever
@@ -473,18 +479,19 @@ QN_API const char *qn_finish_reason_text(int finish_reason);
 /* The prompt as ids; owned by the request. */
 QN_API const int32_t *qn_request_prompt_ids(const qn_request *request, size_t *n);
 
-/* The log-probabilities of the prompt's tokens, once there is a first output token: logprobs[n],
- * top[n][n_top], n as qn_request_prompt_ids has it. The first token has none: NaN, ids -1. They
- * live as long as the request. Errors: QN_EINVAL (not asked for), QN_EBUSY (no output token yet).
+/* The log-probabilities of the prompt's tokens, available with the first output token: logprobs[n],
+ * top[n][n_top], with the n of qn_request_prompt_ids. The first token has none: NaN, ids -1. The
+ * arrays live as long as the request. Errors: QN_EINVAL (not requested), QN_EBUSY (no output token
+ * yet).
  */
 QN_API int qn_request_prompt_logprobs(qn_request *request, const float **logprobs,
                                       const qn_token_logprob **top, size_t *n_top, qn_error *error);
 
-/* What a request took. */
+/* Token counts of a request. */
 typedef struct qn_request_stats {
     size_t struct_size;
-    uint32_t prompt_tokens, output_tokens; /* output: that qn_request_next has given */
-    uint32_t cached_tokens; /* of the prompt, found in the prefix cache; known with the first output
+    uint32_t prompt_tokens, output_tokens; /* output: returned by qn_request_next */
+    uint32_t cached_tokens; /* prompt tokens found in the prefix cache; known with the first output
                              * token */
     uint32_t preemptions;   /* times that it gave its KV blocks to others and went on later */
 } qn_request_stats;
@@ -495,15 +502,15 @@ QN_API int qn_request_get_stats(const qn_request *request, qn_request_stats *sta
 QN_API void qn_request_free(qn_request *request);
 
 /* For programs that serve many requests from one thread: waits until some request of the engine has
- * an output, an end or an error, and lists those in ready[0, *n_ready), at most `capacity`, longest
- * not asked first; then qn_request_next(.., 0, ..) for each. Never waits while there is one. A
- * request that another thread frees meanwhile may be among them. Errors: as qn_request_next;
- * *n_ready is 0 then. */
+ * an output, an end or an error. Lists at most `capacity` such requests in ready[0, *n_ready), the
+ * least recently read first; then call qn_request_next(.., 0, ..) for each. Returns at once while
+ * there is such a request. The list may hold a request that another thread frees meanwhile. Errors:
+ * as qn_request_next; *n_ready is 0 then. */
 QN_API int qn_engine_wait_any(qn_engine *engine, int timeout_ms, qn_request **ready,
                               size_t capacity, size_t *n_ready, qn_error *error);
 /* For event loops: a file descriptor (an eventfd) that is readable while qn_engine_wait_any would
- * return at once. It is the engine's: not to be read, written or closed. From the first call on a
- * thread of the engine looks after it. Errors: a negative QN_E... code. */
+ * return at once. The engine owns it: the caller must not read, write or close it. From the first
+ * call on, a thread of the engine maintains it. Errors: a negative QN_E... code. */
 QN_API int qn_engine_fd(qn_engine *engine, qn_error *error);
 
 /* qn_engine_wait_any without the list. */
@@ -511,8 +518,9 @@ QN_API int qn_engine_wait(qn_engine *engine, int timeout_ms, qn_error *error);
 
 /* ---- compiler ----------------------------------------------------------------------------- */
 
-/* Compiles the model that params name and writes the program to `path`: a plain file is replaced at
- * once and keeps its mode; a link, a device or a FIFO is written through and stays what it is. */
+/* Compiles the model that params name and writes the program to `path`. A plain file is replaced
+ * atomically and keeps its mode; a link, a device or a FIFO is written through and stays what it
+ * is. */
 QN_API int qn_compile(const qn_engine_params *params, const char *path, qn_error *error);
 
 /* What the compiler did: a JSON object with operators, tasks and events after every stage of every
@@ -533,21 +541,21 @@ typedef struct qn_graph_params {
     const char *format; /* "text" (NULL), "dot", "json", "html" */
     uint32_t n_rows;    /* variant; 0: the smallest */
     int32_t layer;      /* only this layer and what touches it; -1: all */
-    int diff;           /* 1: what the stage changed against the one before (text and json) */
+    int diff;           /* 1: what the stage changed against the stage before (text and json) */
 } qn_graph_params;
 QN_API void qn_graph_params_init(qn_graph_params *params);
 
 /* Any stage of the compiler as nodes and edges, with regions and bytes. *text is the caller's:
- * qn_free(). With params->program (and no model, or the one it fits) of that file, which has
- * "kernel" and the last stage only. Errors: QN_EINVAL names the stages, variants or formats that
- * exist. */
+ * qn_free(). With params->program (and no model, or the one it fits) the graph is that of the file,
+ * which holds only "kernel" and the last stage. Errors: QN_EINVAL names the known stages, variants
+ * or formats. */
 QN_API int qn_graph(const qn_engine_params *params, const qn_graph_params *graph, char **text,
                     qn_error *error);
 
-/* One thing of the program: what = "task:17", "event:3" or "tensor:NAME": where it came from, what
- * it waits on, what waits on it. n_rows 0: the first variant that has it; format "text" or "json".
- * params->program, without a model or with the one it fits, is explained as it is. *text is the
- * caller's: qn_free(). Errors: QN_EINVAL. */
+/* One object of the program, what = "task:17", "event:3" or "tensor:NAME": its origin, what it
+ * waits for, and what waits for it. n_rows 0: the first variant that has it; format "text" or
+ * "json". With params->program (and no model, or the one it fits) the object is that of the file.
+ * *text is the caller's: qn_free(). Errors: QN_EINVAL. */
 QN_API int qn_explain(const qn_engine_params *params, const char *what, uint32_t n_rows,
                       const char *format, char **text, qn_error *error);
 
@@ -565,22 +573,22 @@ QN_API void qn_profile_params_init(qn_profile_params *params);
 QN_API int qn_profile(const qn_engine_params *params, const qn_profile_params *profile, char **json,
                       char **html, qn_error *error);
 
-/* Proves the program of params (params->program, else the model's, compiled now) right: QN_OK and a
- * one-line summary, or QN_EVERIFY with the offending pair of tasks in error->message. *summary
- * (may be NULL) is the caller's: qn_free(). */
+/* Proves that the program of params (params->program, else the model's, compiled now) is right:
+ * QN_OK and a one-line summary, or QN_EVERIFY with the offending pair of tasks in error->message.
+ * *summary (may be NULL) is the caller's: qn_free(). */
 QN_API int qn_verify(const qn_engine_params *params, char **summary, qn_error *error);
 
-/* Reads the text of an operator (docs/superoptimizer.md): *text is what it has, arguments, outputs,
- * dims and normal forms; the caller's: qn_free(). Errors: QN_EFORMAT and QN_ELIMIT with file, line
+/* Reads the text of an operator (docs/superoptimizer.md). *text lists its arguments, outputs, dims
+ * and normal forms; it is the caller's: qn_free(). Errors: QN_EFORMAT and QN_ELIMIT with file, line
  * and column. */
 QN_API int qn_op_check(const char *path, char **text, qn_error *error);
 
 enum { QN_OP_EQUAL = 0, QN_OP_DIFFERENT = 1, QN_OP_UNDECIDED = 2 };
 
-/* Whether two operator texts mean the same. Both have the same arguments and outputs by name. *text
- * is the reason, a line: where they differ, what was not decided. *rounding (may be NULL): of equal
- * ones a line on their errors in float32 against double, else NULL. Both are the caller's:
- * qn_free(). Errors: as qn_op_check; QN_EINVAL where the arguments are not the same. */
+/* Whether two operator texts mean the same. Both need the same arguments and outputs by name. *text
+ * is one line with the reason: where they differ, or what was not decided. *rounding (may be NULL):
+ * for equal texts a line on their errors in float32 against double, else NULL. Both are the
+ * caller's: qn_free(). Errors: as qn_op_check; QN_EINVAL where the arguments are not the same. */
 QN_API int qn_op_prove(const char *path_a, const char *path_b, int *verdict, char **text,
                        char **rounding, qn_error *error);
 
@@ -600,9 +608,9 @@ QN_API void qn_op_search_params_init(qn_op_search_params *params);
 QN_API int qn_op_search(const char *path, const qn_op_search_params *params, char **text,
                         qn_error *error);
 
-/* A block graph, drawn: that of the file, or the cheapest one that is found for the file's
- * operator. format: "text" (NULL), "dot", "html" (a page of its own). *text is the caller's:
- * qn_free(). Errors: as qn_op_search; QN_EVERIFY for a graph that breaks a rule. */
+/* Draws a block graph: that of the file, or the cheapest one found for the file's operator. format:
+ * "text" (NULL), "dot", "html" (a self-contained page). *text is the caller's: qn_free(). Errors:
+ * as qn_op_search; QN_EVERIFY for a graph that breaks a rule. */
 QN_API int qn_op_show(const char *path, const char *format, char **text, qn_error *error);
 
 /* Versions, processor, memory and devices as a JSON object. *json is the caller's: qn_free(). */

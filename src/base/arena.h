@@ -2,7 +2,7 @@
  *
  *   blocks:  [hdr|used......|free]  ->  [hdr|used.......]  ->  NULL     newest block first
  *
- * Nothing is freed singly. Memory is zeroed. An arena is not thread-safe.
+ * Allocations are not freed one by one. Memory is zeroed. An arena is not thread-safe.
  */
 #ifndef QN_BASE_ARENA_H
 #define QN_BASE_ARENA_H

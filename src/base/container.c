@@ -9,12 +9,12 @@
 
 enum { MAX_PATH = 4096, MAX_LINE = 8192 };
 
-/* A limit of one group, 0: none. */
+/* A limit of one group; 0: none. */
 typedef uint64_t limit_fn(const char *group);
 
 /* ---- files of a group ---- */
 
-/* The numbers at the start of group/file; "max" is none. How many there are. */
+/* Reads the numbers at the start of group/file; "max" gives none. Returns how many it read. */
 static int read_numbers(const char *group, const char *file, int64_t *out, int most) {
     char path[MAX_PATH + 64];
     int n = 0;
@@ -121,8 +121,8 @@ static bool is_mount(char *line, const char *controller, const char **mount_root
                : strncmp(type, "cgroup ", 7) == 0 && has_word(options + 1, controller);
 }
 
-/* The lowest limit in one hierarchy. The mount may show a part of it only, and none that the
- * process is in: then the mount's own group stands for it. */
+/* The lowest limit in one hierarchy. The mount may show only a part that does not contain the
+ * process's group; then the mount's own group is used instead. */
 static uint64_t limit_of(const char *root, const char *controller, limit_fn *limit) {
     char name[MAX_PATH], line[MAX_LINE], path[MAX_PATH], group[3 * MAX_PATH];
     uint64_t least = 0;
@@ -147,7 +147,7 @@ static uint64_t limit_of(const char *root, const char *controller, limit_fn *lim
 uint32_t container_cpus(const char *root) {
     const uint64_t least = lower(limit_of(root, NULL, cpu_v2), limit_of(root, "cpu", cpu_v1));
     if (least == 0) return 0;
-    /* Rounded down: a worker that is stopped for the rest of a period is waited for by all. */
+    /* Rounded down: all workers wait for one that is throttled for the rest of a period. */
     return (uint32_t)MIN(MAX(least / 1000, 1u), (uint64_t)UINT32_MAX);
 }
 

@@ -15,8 +15,8 @@
 
 enum { MAX_DEPTH = 2048 }; /* each level is a few hundred bytes of stack */
 
-/* json_real takes finite numbers only. jansson never releases or writes to a value whose count is
- * SIZE_MAX. */
+/* json_real takes finite numbers only. jansson never releases or writes a value whose reference
+ * count is SIZE_MAX. */
 static const json_t not_a_number = {JSON_NULL, SIZE_MAX}, infinite = {JSON_NULL, SIZE_MAX},
                     minus_infinite = {JSON_NULL, SIZE_MAX};
 
@@ -80,7 +80,7 @@ static void add_utf8(struct strbuf *b, uint32_t c) {
     for (int i = more - 1; i >= 0; i--) strbuf_char(b, (char)(0x80 | (c >> (6 * i) & 0x3f)));
 }
 
-/* Four hex digits at text[at]; -1: there are none. */
+/* Four hex digits at text[at]; -1 if they are not hex digits. */
 static int32_t hex4(const struct reader *r, size_t at) {
     int32_t c = 0;
     if (r->n - at < 4) return -1;
@@ -93,7 +93,7 @@ static int32_t hex4(const struct reader *r, size_t at) {
     return c;
 }
 
-/* \uXXXX behind the u. Half of a surrogate pair is no character: U+FFFD stands for it. */
+/* Reads the XXXX of \uXXXX. Half of a surrogate pair is no character: it becomes U+FFFD. */
 static int read_unicode(struct reader *r) {
     int32_t c = hex4(r, r->at), low;
     if (c < 0) return bad(r, "want four hexadecimal digits");
@@ -121,7 +121,7 @@ static int read_escape(struct reader *r) {
     return QN_OK;
 }
 
-/* A string from its opening quote on, into r->bytes. */
+/* Reads a string, from its opening quote on, into r->bytes. */
 static int read_text(struct reader *r) {
     if (peek(r) != '"') return bad(r, "want a string");
     r->at++;
@@ -149,7 +149,7 @@ static size_t digits(struct reader *r) {
     return r->at - start;
 }
 
-/* text[start, at) as a double. strtod reads the point of the locale that the process is in. */
+/* Reads text[start, at) as a double. strtod expects the decimal point of the process's locale. */
 static int read_real(struct reader *r, size_t start, json_t **out) {
     const char *point = memchr(r->text + start, '.', r->at - start);
     strbuf_clear(r->bytes);
@@ -198,7 +198,7 @@ static int read_number(struct reader *r, json_t **out) {
 
 static int read_value(struct reader *r, json_t **out);
 
-/* Whether `word` is at the reader's place; moves behind it. */
+/* Whether `word` is at the reader's place; if so, moves past it. */
 static bool take(struct reader *r, const char *word) {
     const size_t n = strlen(word);
     if (r->n - r->at < n || memcmp(r->text + r->at, word, n) != 0) return false;
@@ -206,7 +206,7 @@ static bool take(struct reader *r, const char *word) {
     return true;
 }
 
-/* Behind a member: true where another one follows. Errors are *rc's. */
+/* After a member: true if another one follows. Errors go to *rc. */
 static bool more(struct reader *r, char close, int *rc) {
     skip_blanks(r);
     if (take(r, ",")) {

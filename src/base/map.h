@@ -21,12 +21,12 @@ uint64_t hash_bytes(const void *bytes, size_t n, uint64_t seed);
 
 void map_fini(struct map *m);
 
-/* Adds key -> value unless the key is there; *holds (may be NULL) tells the value that holds now.
- * Errors: QN_ENOMEM. */
+/* Adds key -> value unless the map has the key; *holds (may be NULL) is set to the value that the
+ * map then has. Errors: QN_ENOMEM. */
 int map_put(struct diag *d, struct map *m, const void *key, size_t n, uint64_t value,
             uint64_t *holds);
 
-/* Whether the key is there; sets *value if so. */
+/* Whether the map has the key; sets *value if so. */
 bool map_find(const struct map *m, const void *key, size_t n, uint64_t *value);
 
 #endif

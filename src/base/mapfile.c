@@ -12,10 +12,10 @@
 
 enum { READ_BELOW = 1 << 20, N_GUARDS = 4096 };
 
-/* SIGBUS is the only way in which the kernel reports that a mapped page has lost its file, and a
- * signal's handler belongs to the process: this table is the one piece of mutable file-scope state
- * in the library. The handler puts a zero page where the missing one was, marks the map as torn,
- * and lets the read go on; a fault outside the guarded maps goes to the handler that was there. */
+/* The kernel reports only by SIGBUS that a mapped page has lost its file, and a signal handler
+ * belongs to the process. So this table is the library's one piece of mutable file-scope state. The
+ * handler maps a zero page in place of the missing one, marks the map as torn, and lets the read go
+ * on. A fault outside the guarded maps goes to the handler that was installed before. */
 static struct guard {
     _Atomic uintptr_t start; /* 0: free */
     _Atomic uintptr_t end;

@@ -1,9 +1,9 @@
 /* mapfile.h - a whole file as read-only memory.
  *
- * Large files are mapped, small ones (under 1 MiB: config.json, tokenizer.json) are read, so that
- * their text cannot change while it is parsed. The size is the one found at opening; nothing a
- * file says about itself is believed. A map whose file shrinks later reads as zeros instead of
- * killing the process, and mapfile_torn() then tells (see mapfile.c).
+ * Large files are mapped. Small ones (under 1 MiB: config.json, tokenizer.json) are read, so that
+ * their text cannot change while it is parsed. The size is the one found at opening; nothing that a
+ * file says about itself is trusted. If a mapped file shrinks later, reads of the lost part give
+ * zeros instead of killing the process, and mapfile_torn() reports it (see mapfile.c).
  */
 #ifndef QN_BASE_MAPFILE_H
 #define QN_BASE_MAPFILE_H

@@ -35,7 +35,7 @@ static int write_through(struct diag *d, const char *path, const void *bytes, si
     return fail_io(d, path);
 }
 
-/* old: the file that is there, NULL: none is. */
+/* old: the existing file; NULL: there is none. */
 static int replace(struct diag *d, const char *path, const struct stat *old, const void *bytes,
                    size_t n) {
     struct strbuf temporary = {0};

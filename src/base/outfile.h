@@ -1,8 +1,8 @@
 /* outfile.h - writing a result to where the user wants it.
  *
- * A plain file is replaced at once, by one with its mode, so that nobody sees half of it. Whatever
- * else has the name - a symbolic link, a device, a FIFO, a file with other names or of another
- * user - is written through and stays what it is.
+ * A plain file is replaced atomically by a new one with its mode, so that nobody sees half of it.
+ * Anything else with that name - a symbolic link, a device, a FIFO, a file with other names or of
+ * another user - is written through and stays what it is.
  */
 #ifndef QN_BASE_OUTFILE_H
 #define QN_BASE_OUTFILE_H

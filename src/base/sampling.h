@@ -37,13 +37,13 @@ struct sampling_row {
 
 extern const struct sampling_row sampling_table[N_SAMPLING_PARAMS];
 
-/* A value in a struct, of any kind but SEED, TEXTS, IDS and BIAS. */
+/* Reads a value from a struct, of any kind but SEED, TEXTS, IDS and BIAS. */
 double sampling_get(const struct sampling_row *row, const void *at);
 void sampling_set(const struct sampling_row *row, void *at, double x);
 
-/* Numbers of NUMBER, ABOVE and INT. Errors: QN_EINVAL naming the parameter and its range. */
+/* Checks numbers of NUMBER, ABOVE and INT. Errors: QN_EINVAL naming the parameter and its range. */
 int sampling_check_range(struct diag *d, const struct sampling_row *row, double x);
-/* Counts, and elements of lists. Errors: QN_ELIMIT naming the parameter and the most. */
+/* Checks counts and lengths of lists. Errors: QN_ELIMIT naming the parameter and its maximum. */
 int sampling_check_most(struct diag *d, const struct sampling_row *row, size_t n);
 
 #endif

@@ -3,14 +3,14 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-/* Bytes of the character at p that may be shown as it is; 0: a control character, or no UTF-8. */
+/* Bytes of the character at p that may be shown as it is; 0: a control character or not UTF-8. */
 static size_t shown_bytes(const unsigned char *p) {
     if (p[0] < 0x80) return p[0] >= 0x20 && p[0] != 0x7f;
     if (p[0] < 0xc2 || p[0] > 0xf4) return 0;
     const size_t n = p[0] >= 0xf0 ? 4 : p[0] >= 0xe0 ? 3 : 2;
     unsigned long c = p[0] & (0xffu >> (n + 1));
     for (size_t i = 1; i < n; i++) {
-        if ((p[i] & 0xc0) != 0x80) return 0; /* the text's NUL is no such byte */
+        if ((p[i] & 0xc0) != 0x80) return 0; /* a NUL ends here, too */
         c = c << 6 | (p[i] & 0x3f);
     }
     static const unsigned long lowest[] = {0, 0, 0xa0, 0x800, 0x10000}; /* 0x80-0x9f: controls */

@@ -43,8 +43,8 @@ int fail_nomem(struct diag *d, size_t bytes, const char *what);
 #define fail_nomem(d, bytes, what) (fail_nomem(d, bytes, what), QN_ENOMEM)
 #endif
 
-/* Puts a '?' for every byte of text that is a control character or no UTF-8, in place: names from
- * files then cannot break a line of a log or speak to a terminal. */
+/* Replaces in place every byte that is a control character or not UTF-8 with '?', so that names
+ * from files cannot break a line of a log or control a terminal. */
 void status_one_line(char *text);
 
 /* Forgets a recorded failure, so that d can be used for another call chain. */

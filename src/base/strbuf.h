@@ -1,7 +1,7 @@
 /* strbuf.h - a growing byte string, always NUL-terminated, owned by the code that declares it.
  *
- * Appends never fail one by one: the first failed allocation marks the buffer, later appends do
- * nothing, and strbuf_status() tells once at the end.
+ * Appends report no errors themselves: the first failed allocation marks the buffer, later appends
+ * do nothing, and strbuf_status() reports the failure once at the end.
  */
 #ifndef QN_BASE_STRBUF_H
 #define QN_BASE_STRBUF_H

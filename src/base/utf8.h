@@ -4,7 +4,8 @@
 
 #include <stddef.h>
 
-/* Where text[0, n) stops being UTF-8; n: nowhere. Surrogates and overlong forms are not UTF-8. */
+/* The offset at which text[0, n) stops being UTF-8; n: nowhere. Surrogates and overlong forms are
+ * not UTF-8. */
 size_t utf8_end(const char *text, size_t n);
 
 #endif

@@ -68,7 +68,7 @@ static void whole_cell(struct algebra *g, uint32_t n, union cell *out) {
     g->number(g, n, 1, out);
 }
 
-/* [s,p]: each p has one s. */
+/* Fills a share [s,p]: for each p it is 1 at one s. */
 static void fill_share(struct algebra *g, uint64_t *state, const struct expr_arg *a,
                        struct cells *v) {
     const uint32_t n_s = g->sizes[a->dims[0]], n_p = g->sizes[a->dims[1]];
@@ -80,7 +80,7 @@ static void fill_share(struct algebra *g, uint64_t *state, const struct expr_arg
     }
 }
 
-/* Each place once. */
+/* Fills an order: each place once. */
 static int fill_order(struct diag *d, struct arena *arena, struct algebra *g, uint64_t *state,
                       struct cells *v) {
     uint32_t *places;

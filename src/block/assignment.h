@@ -1,8 +1,8 @@
 /* assignment.h - numbers for the arguments of operators, by which two of them are compared.
  *
- * The numbers follow from a seed. Arguments that are masks, shares, indices or orders get such as
- * they may have, and the dim of an order's places has as many indices as the order has elements; a
- * share has every index of its first dim, where that is not the longer one.
+ * The numbers follow from a seed. Masks, shares, indices and orders get values that their kind
+ * allows. The dim of an order's places has as many indices as the order has elements. A share uses
+ * every index of its first dim, unless its first dim is longer than its second.
  */
 #ifndef QN_BLOCK_ASSIGNMENT_H
 #define QN_BLOCK_ASSIGNMENT_H
@@ -23,7 +23,7 @@ struct assignment {
     uint32_t least, largest; /* sizes of dims; halved ones are even */
 };
 
-/* Sets the sizes of x's dims in g. halved: dims with an even size, bits. */
+/* Sets the sizes of x's dims in g. halved: bits of the dims that need an even size. */
 void assignment_sizes(const struct assignment *s, const struct expr *x, uint32_t halved,
                       struct algebra *g);
 /* Makes the numbers of argument `arg`. Errors: QN_ELIMIT, QN_ENOMEM. */

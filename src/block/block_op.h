@@ -1,4 +1,4 @@
-/* block_op.h - what block_op.def says, as an enum and as a table.
+/* block_op.h - the rows of block_op.def, as an enum and as a table.
  */
 #ifndef QN_BLOCK_BLOCK_OP_H
 #define QN_BLOCK_BLOCK_OP_H
@@ -35,17 +35,17 @@ extern const struct block_op_info block_op_table[N_BLOCK_OPS];
 /* The operator with that name; N_BLOCK_OPS when there is none. */
 enum block_op block_op_find(const char *name);
 
-/* What an operator is used with besides its operands. */
+/* What an operator takes besides its operands. */
 struct block_use {
     uint32_t dims; /* bits: REDUCE, PRODUCT, ACCUMULATE: removed; SWAP: the dim whose halves change
-                      places; PICK: the dim whose index is given; WHICH: the dim whose index is
-                      asked for; SIZE: the dim */
+                      places; PICK: the dim whose index operand b gives; WHICH: the dim whose index
+                      is the result; SIZE: the dims */
     uint32_t to;   /* WHICH: the dim of the places, a bit */
 };
 
-/* The dims of a result, from those of the operands (bits); *dims is set. Returns NULL, or what is
- * wrong: "wants a dim to reduce". Operands past the arity are ignored. A dim that is reduced must
- * be a dim of the first operand or, of a product, of one of them. */
+/* Sets *dims to the dims of the result, given those of the operands (bits). Returns NULL, or what
+ * is wrong: "wants a dim to reduce". Operands past the arity are ignored. A reduced dim must be a
+ * dim of the first operand or, for a product, of one of the operands. */
 const char *block_op_dims(enum block_op op, const struct block_use *use, const uint32_t operand[],
                           uint32_t *dims);
 

@@ -62,7 +62,7 @@ static int want(struct reader *r, const char *word) {
     return next(r);
 }
 
-/* Past the end of the line. */
+/* Moves past the end of the line. */
 static int end_line(struct reader *r) {
     if (r->word[0] != '\0') return bad(r, "'%s' after the end of the statement", r->word);
     while (r->at < r->end && *r->at != '\n') r->at++;
@@ -140,7 +140,7 @@ static int read_dim_name(struct reader *r, uint32_t *dim) {
     return bad(r, "'%s' is no dim of task %s", r->word, r->b->name);
 }
 
-/* "t,h", up to a character that is no comma. */
+/* Reads "t,h", up to a token that is no comma. */
 static int read_dim_list(struct reader *r, block_dims *dims) {
     for (uint32_t dim;;) {
         TRY(read_dim_name(r, &dim));

@@ -1,12 +1,12 @@
-/* block_stats.c - what a task takes: nodes, pages, scratch, registers. */
+/* block_stats.c - the resources of a task: nodes, pages, scratch, registers. */
 #include "base/checked.h"
 #include "block/block.h"
 #include "block/thread_graph.h"
 
 #include <string.h>
 
-/* A value's life in steps: a node is a step, and so is the end of each loop stage, because a loop
- * reads in its next iteration what it read in this one. */
+/* A value's life in steps. Each node is a step. So is the end of each loop stage, because a loop
+ * reads the same values again in its next iteration. */
 struct life {
     uint32_t first, last;
     uint64_t bytes;
@@ -28,13 +28,13 @@ static struct life life_of(const struct block *b, uint32_t node) {
     const struct block_node *n = &b->node[node];
     struct life life = {node, node, 0};
     uint32_t first, last;
-    if (node < b->n_in) { /* it is there from the start of its stage on */
+    if (node < b->n_in) { /* an input lives from the start of its stage on */
         life.first = b->n_in;
         for (uint32_t s = 0; s < n->stage; s++)
             if (stage_range(b, s, &first, &last)) life.first = last + 1;
         life.last = life.first;
     }
-    if (block_op_table[n->op].op_class == BLOCK_ACCUMULATE) /* it grows from the loop's start on */
+    if (block_op_table[n->op].op_class == BLOCK_ACCUMULATE) /* it lives from the loop's start on */
         for (uint32_t s = STAGE_LOOP; s < n->stage; s++)
             if (block_stage_loops(s) && stage_range(b, s, &first, &last)) life.first = first;
     for (uint32_t i = b->n_in; i < b->n_nodes; i++) {
@@ -67,7 +67,7 @@ static bool lives_with(const struct life *a, const struct life *b) {
     return a->first <= b->last && b->first <= a->last;
 }
 
-/* The lowest place for buffer i among those placed. */
+/* The lowest free place for buffer i beside the placed buffers. */
 static uint64_t lowest_place(const struct placing *p, uint32_t i) {
     uint64_t at = 0;
     for (bool moved = true; moved;) {
@@ -83,7 +83,7 @@ static uint64_t lowest_place(const struct placing *p, uint32_t i) {
     return at;
 }
 
-/* Every order of the buffers, each as low as it goes: some order gives the least height. */
+/* Tries every order of the buffers, each as low as it goes: some order gives the least height. */
 static void place_rest(struct placing *p, uint64_t height) {
     if (height >= p->best) return;
     if (p->placed == (1u << p->n) - 1) {
@@ -132,7 +132,7 @@ uint32_t block_live_registers(const struct block *b) {
 
 /* ---- all together ---- */
 
-/* Bytes that a task streams: an operand once for all of its loop dim. */
+/* Bytes that a task streams; an operand counts once over its whole loop dim. */
 static uint64_t streamed_bytes(const struct block *b) {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < b->n_in; i++) {

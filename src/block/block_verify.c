@@ -1,4 +1,4 @@
-/* block_verify.c - the rules of block graphs, one function a rule. */
+/* block_verify.c - the rules of block graphs, one function per rule. */
 #include "block/block.h"
 
 #include "base/checked.h"
@@ -12,12 +12,12 @@ struct check {
     const struct block *b;
     const struct block_limits *limits;
     block_dims all, grid;
-    block_dims partial[BLOCK_NODES]; /* loop dims of which a value is one iteration's sum only */
+    block_dims partial[BLOCK_NODES]; /* loop dims over which a value is only one iteration's sum */
 };
 
 struct block_limits block_limits_default(void) {
-    /* codegen/cuda_abi.h: CUDA_SCRATCH_BYTES; a ring of pages of 8 KiB beside it; what ptxas gives
-     * a thread of a block of 288, less those of the loops themselves. */
+    /* codegen/cuda_abi.h: CUDA_SCRATCH_BYTES; a ring of pages of 8 KiB beside it; the registers
+     * that ptxas gives a thread of a block of 288, less those of the loops themselves. */
     return (struct block_limits){.scratch_bytes = 31120, .ring_pages = 16, .registers = 104};
 }
 
@@ -86,7 +86,7 @@ static int check_dim(const struct check *c, uint32_t i) {
     return QN_OK;
 }
 
-/* An op, a stage and operands that can be read at all. */
+/* The node's op, stage and operands are in range. */
 static int check_fields(const struct check *c, uint32_t i) {
     const struct block_node *n = &c->b->node[i];
     const struct block_op_info *info = &block_op_table[n->op < N_BLOCK_OPS ? n->op : 0];
@@ -121,7 +121,7 @@ static int check_order_of_nodes(const struct check *c, uint32_t i) {
     return QN_OK;
 }
 
-/* Dims follow from the operands' and from what is reduced. */
+/* The dims follow from the operands' dims and the reduced ones. */
 static int check_dims(const struct check *c, uint32_t i) {
     const struct block_node *n = &c->b->node[i];
     const struct block_use use = {.dims = n->red};
@@ -147,7 +147,7 @@ static int check_grid(const struct check *c, uint32_t i) {
     return refuse(c, i, "sums over %s, a grid dim: no task sees all of it", dim_name(c, over));
 }
 
-/* Values of a loop reach later stages by an accumulator over the loop's dim. */
+/* Only an accumulator over the loop's dim carries values of a loop to later stages. */
 static int check_stages(const struct check *c, uint32_t i) {
     const struct block_node *n = &c->b->node[i];
     uint8_t operand[BLOCK_MAX_ARITY];
@@ -173,7 +173,7 @@ static int check_stages(const struct check *c, uint32_t i) {
     return QN_OK;
 }
 
-/* One operand of an operator as check_partial sees it. */
+/* check_partial for one operand. */
 static int check_partial_operand(const struct check *c, uint32_t i, uint32_t k, uint8_t operand,
                                  block_dims partial) {
     const struct block_node *n = &c->b->node[i];
@@ -190,7 +190,7 @@ static int check_partial_operand(const struct check *c, uint32_t i, uint32_t k, 
     return QN_OK;
 }
 
-/* The sum of one iteration's share of a loop dim goes through linear operators only. */
+/* A sum over one iteration's share of a loop dim may pass through linear operators only. */
 static int check_partial(struct check *c, uint32_t i) {
     const struct block_node *n = &c->b->node[i];
     const block_dims loop = block_loop_dims(c->b, n->stage) & n->red;
@@ -213,7 +213,7 @@ static int check_partial(struct check *c, uint32_t i) {
     return QN_OK;
 }
 
-/* Every reduction says in which order it adds. */
+/* Every reduction that adds has an order of adding; other nodes have none. */
 static int check_reduction_order(const struct check *c, uint32_t i) {
     const struct block_node *n = &c->b->node[i];
     const bool adds = block_op_adds(n->op);
@@ -274,9 +274,10 @@ static int check_in(const struct check *c, uint32_t i) {
     return QN_OK;
 }
 
-/* ---- what a task may take ---- */
+/* ---- the resources of a task ---- */
 
-/* Pages of one iteration's share of the streamed operands, of 4096 elements of 16 bits. */
+/* Pages that one iteration's share of the streamed operands fills; a page has 4096 elements of 16
+ * bits. */
 static uint64_t pages_at_a_time(const struct block *b, uint32_t stage) {
     uint64_t pages = 0;
     for (uint32_t i = 0; i < b->n_in; i++)

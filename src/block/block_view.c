@@ -1,4 +1,5 @@
-/* block_view.c - block graphs as dot and as a page with a drawing: a band a stage, a box a node. */
+/* block_view.c - block graphs as dot, and as a page with a drawing: a band per stage, a box per
+ * node. */
 #include "block/block.h"
 
 #include "base/checked.h"
@@ -24,7 +25,7 @@ static void place(const struct block *b, uint32_t i, struct strbuf *out) {
     strbuf_printf(out, " %s %s", block_space_name(n->space), dtype_row(n->dtype)->name);
 }
 
-/* The task before `task` with an output of that name; BLOCK_NONE: the input comes from outside. */
+/* The task before `task` with an output of the input's name; BLOCK_NONE: it comes from outside. */
 static uint32_t maker(const struct block_graph *g, uint32_t task, uint32_t input, uint32_t *out) {
     for (uint32_t t = task; t-- > 0;)
         for (*out = 0; *out < g->task[t].n_out; ++*out)
@@ -94,7 +95,7 @@ struct point {
     uint32_t x, y; /* of a box's upper left corner */
 };
 
-/* Places the boxes of a task from `top` on; returns the height. `band`: where each stage begins. */
+/* Places the boxes of a task; returns the height. band: where each stage begins. */
 static uint32_t lay_out(const struct block *b, struct point at[BLOCK_NODES],
                         uint32_t band[N_STAGES]) {
     uint32_t y = 0;

@@ -1,5 +1,5 @@
-/* block_write.c - the text form of block graphs. block_read.c reads it; the same table of words
- * serves both: the names of block.c and of the operators' rows. */
+/* block_write.c - the text form of block graphs. block_read.c reads it. Both use the same words:
+ * the names of block.c and of the operators' rows. */
 #include "block/block.h"
 
 #include <inttypes.h>
@@ -11,7 +11,7 @@ static void write_operand(const struct block *b, uint32_t node, struct strbuf *o
         strbuf_printf(out, "%%%u", node);
 }
 
-/* A dim by its name after a word. */
+/* Appends " over " and the names of the dims, if there are dims. */
 static void write_names(const struct block *b, block_dims dims, struct strbuf *out) {
     const char *between = " over ";
     for (uint32_t i = 0; i < b->n_dims; i++) {

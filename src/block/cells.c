@@ -15,12 +15,12 @@ int cells_make(struct diag *d, struct arena *arena, const struct algebra *g, uin
     return ARENA_NEW(d, arena, &out->at, n);
 }
 
-/* Walks the indices of some dims, innermost last, and knows where that is in several values. */
+/* Walks the indices of some dims, innermost last, and tracks the position in several values. */
 enum { WALKED = 4 };
 struct walk {
     uint32_t n_dims;
     uint32_t size[BLOCK_MAX_DIMS], index[BLOCK_MAX_DIMS], dim[BLOCK_MAX_DIMS];
-    uint32_t stride[WALKED][BLOCK_MAX_DIMS]; /* of each value along each dim; 0: it lacks it */
+    uint32_t stride[WALKED][BLOCK_MAX_DIMS]; /* of each value along each dim; 0: it lacks the dim */
     uint32_t at[WALKED];
 };
 
@@ -33,7 +33,7 @@ static void walk_dims(struct walk *w, const struct algebra *g, uint32_t dims) {
     }
 }
 
-/* Lets the walk follow a value of these dims as number k. */
+/* Makes the walk track a value of these dims as number k. */
 static void walk_follow(struct walk *w, int k, const struct algebra *g, uint32_t dims) {
     uint32_t stride = 1;
     w->at[k] = 0;
@@ -45,7 +45,7 @@ static void walk_follow(struct walk *w, int k, const struct algebra *g, uint32_t
     }
 }
 
-/* To the next indices; false: the walk is over, and at its start. */
+/* Moves to the next indices; false: the walk is over and back at its start. */
 static bool walk_on(struct walk *w) {
     for (uint32_t i = w->n_dims; i-- > 0;) {
         for (int k = 0; k < WALKED; k++) w->at[k] += w->stride[k][i];
@@ -82,7 +82,7 @@ static int elementwise(struct diag *d, struct arena *arena, struct algebra *g, e
 
 /* ---- reductions ---- */
 
-/* What is added up or compared: an element of each operand makes it. */
+/* The element that is added or compared, from one element of each operand. */
 static void reduced_element(struct algebra *g, enum block_op op, union cell *out,
                             const union cell *a, const union cell *b) {
     const enum block_class c = (enum block_class)block_op_table[op].op_class;
@@ -101,7 +101,7 @@ static int reduce(struct diag *d, struct arena *arena, struct algebra *g, enum b
     struct walk outer, inner;
     uint32_t at = 0;
     int64_t count = 1;
-    if (op == BLOCK_OP_ACC_ONLINE) /* its elements want the largest of all: forms have it */
+    if (op == BLOCK_OP_ACC_ONLINE) /* its elements need the largest of all; forms define it */
         return fail(d, QN_EUNSUPPORTED, "acc_online has a normal form and no numbers");
     TRY(cells_make(d, arena, g, dims, out));
     walk_dims(&outer, g, dims);
@@ -138,7 +138,7 @@ static int reduce(struct diag *d, struct arena *arena, struct algebra *g, enum b
     return QN_OK;
 }
 
-/* The index of the largest element where the mask is not 0, of equal ones the lowest. */
+/* The index of the largest element where the mask is not 0; of equal elements the lowest index. */
 static int choose(struct diag *d, struct arena *arena, struct algebra *g,
                   const struct block_use *use, uint32_t dims, const struct cells *operand,
                   struct cells *out) {
@@ -173,7 +173,7 @@ static int choose(struct diag *d, struct arena *arena, struct algebra *g,
 
 /* ---- moves ---- */
 
-/* For each place the index along the dim at which the order gives it. */
+/* For each place, the index along the dim at which the order gives that place. */
 static int which(struct diag *d, struct arena *arena, struct algebra *g,
                  const struct block_use *use, const struct cells *order, struct cells *out) {
     const uint32_t dim = (uint32_t)__builtin_ctz(use->dims);
@@ -205,7 +205,7 @@ static int move(struct diag *d, struct arena *arena, struct algebra *g, enum blo
     walk_follow(&w, 0, g, operand[0].dims);
     if (op == BLOCK_OP_PICK) walk_follow(&w, 1, g, operand[1].dims);
     for (uint32_t i = 0; op == BLOCK_OP_PICK && i < w.n_dims; i++)
-        if (w.dim[i] == dim) w.stride[0][i] = 0; /* the index input has the dim itself */
+        if (w.dim[i] == dim) w.stride[0][i] = 0; /* `dim` is the positions' own */
     do {
         uint32_t from = w.at[0];
         if (op == BLOCK_OP_SWAP) {

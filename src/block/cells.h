@@ -1,8 +1,8 @@
 /* cells.h - values of expressions on dims of small sizes, over one of several algebras: fields,
  * intervals, double, the target's roundings. One evaluator serves them all.
  *
- * A value is an array of cells; its dims lie in ascending order of their numbers, the last one
- * innermost. Cells belong to the arena that the value was made in.
+ * A value is an array of cells. Its dims are in ascending order of their numbers, the last one
+ * innermost. The cells lie in the arena in which the value was made.
  */
 #ifndef QN_BLOCK_CELLS_H
 #define QN_BLOCK_CELLS_H
@@ -26,14 +26,14 @@ struct cells {
     union cell *at;
 };
 
-/* What went on while values were made; bits of algebra.notes. */
+/* What happened while values were computed; bits of algebra.notes. */
 enum {
-    CELLS_UNDEFINED = 1, /* 0 as a denominator, or no number: take other inputs */
-    CELLS_RANDOM = 2,    /* a function became a random one: unequal values say nothing */
-    CELLS_ROOT = 4,      /* a root was taken: of equal expressions, values may differ in sign */
+    CELLS_UNDEFINED = 1, /* a denominator was 0, or a result no number: take other inputs */
+    CELLS_RANDOM = 2,    /* a random function was used: unequal values prove nothing */
+    CELLS_ROOT = 4,      /* a root was taken: values of equal expressions may differ in sign */
 };
 
-/* What cells are and how operators work on them; field.h, interval.h, real.h give some. */
+/* What cells are and how operators compute them; field.h, interval.h and real.h define some. */
 struct algebra {
     void (*apply[N_BLOCK_OPS])(struct algebra *, union cell *out, const union cell *a,
                                const union cell *b, const union cell *c);
@@ -48,15 +48,15 @@ struct algebra {
 
 enum { CELLS_MAX = 1 << 22 };
 
-/* A value of these dims without numbers. Errors: QN_ELIMIT, QN_ENOMEM. */
+/* Makes a value of these dims; its cells are not set. Errors: QN_ELIMIT, QN_ENOMEM. */
 int cells_make(struct diag *d, struct arena *arena, const struct algebra *g, uint32_t dims,
                struct cells *out);
-/* The operator's result. Operands as in form_apply: absent ones have at == NULL. Errors: QN_EINVAL
- * (block_op_dims), QN_ELIMIT, QN_ENOMEM. */
+/* Computes the operator's result. Operands as in form_apply; absent ones have at == NULL. Errors:
+ * QN_EINVAL (block_op_dims), QN_ELIMIT, QN_ENOMEM. */
 int cells_apply(struct diag *d, struct arena *arena, struct algebra *g, enum block_op op,
                 const struct block_use *use, const struct cells operand[BLOCK_MAX_ARITY],
                 struct cells *out);
-/* Of dims and of field cells: a key under which equal values are found. */
+/* A hash of the dims and the field cells, for finding equal values. */
 uint64_t cells_hash(const struct cells *v);
 bool cells_equal(const struct cells *a, const struct cells *b);
 

@@ -78,7 +78,7 @@ int matching_make(struct diag *d, const struct expr *a, const struct expr *b, st
 
 /* ---- one evaluation of both ---- */
 
-/* Elements of all values of an expression together. */
+/* The most elements that all values of both expressions may have together. */
 enum { MOST_ELEMENTS = 1 << 18 };
 
 static uint64_t elements(const struct expr *x, const struct algebra *g) {
@@ -99,7 +99,7 @@ struct evaluation {
     struct cells a[EXPR_MAX_NODES], b[EXPR_MAX_NODES];
 };
 
-/* The same cells under other numbers of dims: what a's dims [i] are is to[i]. */
+/* The same cells under other numbers of dims: dim i becomes dim[i]. */
 static int reorder(struct diag *d, struct arena *arena, const struct algebra *from,
                    const struct algebra *to, const int *dim, const struct cells *v,
                    struct cells *out) {
@@ -158,7 +158,7 @@ static int run_b(struct diag *d, const struct compare_case *c, struct evaluation
     return expr_cells(d, &e->arena, &e->g_b, c->m->b, args, NULL, e->b);
 }
 
-/* Sizes that are too large for an evaluation make it one that says nothing. */
+/* Evaluates both. If the sizes are too large, the result is marked undefined instead. */
 static int run_both(struct diag *d, const struct compare_case *c, const struct assignment *s,
                     struct evaluation *e) {
     arena_fini(&e->arena);
@@ -172,7 +172,7 @@ static int run_both(struct diag *d, const struct compare_case *c, const struct a
     return run_b(d, c, e);
 }
 
-/* Output i of both under a's numbers of dims and with all its dims. */
+/* Output i of both, under a's numbers of dims and with the dims of both. */
 static int both_outputs(struct diag *d, const struct compare_case *c, struct evaluation *e,
                         uint32_t i, struct cells *x, struct cells *y) {
     int back[BLOCK_MAX_DIMS];
@@ -183,7 +183,7 @@ static int both_outputs(struct diag *d, const struct compare_case *c, struct eva
     *x = e->a[a->out[i].node];
     TRY(reorder(d, &e->arena, &e->g_b, &e->g, back, &e->b[b->out[c->m->out[i]].node], y));
     if (x->dims == y->dims) return QN_OK;
-    /* One is the same along a dim that the other has. */
+    /* One lacks a dim of the other, and is constant along it. */
     struct cells zero;
     TRY(cells_make(d, &e->arena, &e->g, x->dims | y->dims, &zero));
     for (uint32_t k = 0; k < zero.n; k++) e->g.number(&e->g, 0, 1, &zero.at[k]);
@@ -299,7 +299,7 @@ static int fields_once(struct diag *d, const struct compare_case *c, struct eval
     return QN_OK;
 }
 
-/* Draws until nothing is undefined; *defined: it was. */
+/* Draws until no value is undefined, at most REDRAWS times. *defined: a draw succeeded. */
 static int draw_fields(struct diag *d, const struct compare_case *c, uint32_t test,
                        struct evaluation *e, struct field_state *state, bool *defined) {
     *defined = false;
@@ -328,7 +328,7 @@ int compare_fields(struct diag *d, const struct compare_case *c, uint32_t n,
         rc = draw_fields(d, c, t, e, &state, &defined);
         if (rc == QN_OK && !defined) {
             *answer = FIELD_OPEN;
-            break; /* others will not be either */
+            break; /* further tests would not be defined either */
         }
         if (rc == QN_OK && defined) rc = fields_once(d, c, e, &same, line);
         if (same) continue;
@@ -341,8 +341,8 @@ int compare_fields(struct diag *d, const struct compare_case *c, uint32_t n,
 
 /* ---- floats ---- */
 
-/* Whether all of a's values are numbers in double: a root of a negative one may be lost in a clamp.
- */
+/* Whether all of a's values are finite in double. The outputs do not show it: a clamp may hide the
+ * root of a negative number. */
 static bool all_finite(const struct compare_case *c, const struct evaluation *e) {
     for (uint32_t i = 0; i < c->m->a->n_nodes; i++)
         for (uint32_t k = 0; k < e->a[i].n; k++)
@@ -364,7 +364,7 @@ static int floats_once(struct diag *d, const struct compare_case *c, const struc
         struct cells x, y, right, unused;
         TRY(both_outputs(d, c, exact, i, &right, &unused));
         TRY(both_outputs(d, c, e, i, &x, &y));
-        if (x.n != right.n) continue; /* only a dim that b has */
+        if (x.n != right.n) continue; /* b has a dim that a lacks */
         bool finite = true;
         for (uint32_t k = 0; k < right.n; k++)
             finite = finite && isfinite(right.at[k].real) && isfinite(x.at[k].real);

@@ -10,33 +10,33 @@
 struct matching {
     const struct expr *a, *b;
     int arg[EXPR_MAX_ARGS], out[EXPR_MAX_OUT]; /* b's number of a's */
-    int dim[BLOCK_MAX_DIMS];                   /* b's dim of a's; -1: a's has none */
+    int dim[BLOCK_MAX_DIMS];                   /* b's dim of a's; -1: b has none */
 };
 
 /* Matches by name (prove.h). Errors: QN_EINVAL. */
 int matching_make(struct diag *d, const struct expr *a, const struct expr *b, struct matching *m);
 
-/* A case: which arguments are absent, bits of a's. */
+/* One case of absent arguments: bits over a's arguments. */
 struct compare_case {
     const struct matching *m;
     uint32_t absent;
 };
 
-/* Looks for small numbers at which an output of a and of b are certainly not the same. *found and a
- * line that tells. Errors: QN_ENOMEM, QN_ELIMIT. */
+/* Looks for small numbers at which an output of a certainly differs from b's. Sets *found, and
+ * appends a line that describes the difference. Errors: QN_ENOMEM, QN_ELIMIT. */
 int compare_witness(struct diag *d, const struct compare_case *c, bool *found, struct strbuf *line);
 
 enum field_answer {
-    FIELD_SAME,    /* in all tests */
-    FIELD_DIFFERS, /* in one, and no random function and no root was taken: they are not equal */
-    FIELD_OPEN,    /* they differ, which random functions and roots may have made */
+    FIELD_SAME,    /* equal in all tests */
+    FIELD_DIFFERS, /* unequal in a test without random functions and roots: not equal */
+    FIELD_OPEN,    /* unequal, perhaps only because of random functions or roots */
 };
-/* n tests over the fields. */
+/* Runs n tests over the fields. */
 int compare_fields(struct diag *d, const struct compare_case *c, uint32_t n,
                    enum field_answer *answer, struct strbuf *line);
 
-/* Errors in the target's roundings against a in double, of the largest number: a's own and b's; the
- * worst of several distributions of inputs. */
+/* The errors of a and of b in the target's roundings, against a in double, relative to the largest
+ * number: the worst over several distributions of inputs. */
 int compare_floats(struct diag *d, const struct compare_case *c, enum dtype dtype, double *error_a,
                    double *error_b);
 

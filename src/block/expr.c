@@ -54,7 +54,7 @@ static uint32_t mapped(uint32_t bits, const uint32_t *dims) {
     return out;
 }
 
-/* A size of several dims is their product. */
+/* The size of several dims is the product of their sizes. */
 static form_id size_of_dims(struct forms *f, uint32_t dims) {
     form_id r = form_number(f, 1, 1);
     for (; dims != 0; dims &= dims - 1) {
@@ -64,7 +64,7 @@ static form_id size_of_dims(struct forms *f, uint32_t dims) {
     return r;
 }
 
-/* The form of a node that is not known. */
+/* The form of a node whose form is not given. */
 static form_id node_form(struct forms *f, const struct expr *x, const struct expr_call *c,
                          const struct expr_node *n, const form_id *out) {
     const struct block_use use = {mapped(n->use.dims, c->dims), mapped(n->use.to, c->dims)};

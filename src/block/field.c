@@ -47,7 +47,7 @@ static uint64_t mul_mod(uint64_t a, uint64_t b, uint64_t n) {
     return (uint64_t)((wide)a * b % n);
 }
 
-/* Miller and Rabin's test of one base; n is odd and above it. */
+/* Miller and Rabin's test with one base; n is odd and above the base. */
 static bool is_witness(uint64_t n, uint64_t base) {
     uint64_t odd = n - 1, x = 1;
     int twos = 0;
@@ -81,7 +81,7 @@ static uint64_t scramble(uint64_t x) {
     return x ^ x >> 31;
 }
 
-/* Uniform below n < 2^62: by rejection. */
+/* Uniform below n < 2^62, by rejection. */
 static uint64_t uniform(uint64_t *state, uint64_t n) {
     for (;;) {
         *state += 0x9e3779b97f4a7c15ull;
@@ -90,7 +90,7 @@ static uint64_t uniform(uint64_t *state, uint64_t n) {
     }
 }
 
-/* A number that the seed, what it is for and x give. */
+/* A number that depends on the seed, `what` and x. */
 static uint64_t random_function(const struct prime *m, uint64_t seed, uint64_t what, uint64_t x) {
     uint64_t state = scramble(seed ^ scramble(what + 0x9e3779b97f4a7c15ull)) ^ scramble(x);
     return uniform(&state, m->n);
@@ -154,7 +154,7 @@ static void root(struct algebra *g, union cell *out, const union cell *a) {
     out->field.p = mont_power(&prime_p, a->field.p, (FIELD_P + 1) / 4);
 }
 
-/* Functions of which nothing is known but that equal arguments give equal results. */
+/* Functions of which only one fact is known: equal arguments give equal results. */
 enum random_kind { RANDOM_EXP, RANDOM_LOG, RANDOM_RELU, RANDOM_PHI };
 
 static void any_function(struct algebra *g, enum random_kind kind, union cell *out,
@@ -182,7 +182,7 @@ static uint64_t half_relu(const struct prime *m, uint64_t seed, uint64_t x) {
     return x < minus ? r : mont_add(m, r, x);
 }
 
-/* max(x, 0): relu(x) - relu(-x) = x makes max(a, b) = max(b, a). */
+/* max(x, 0). relu(x) - relu(-x) = x holds, so that max(a, b) = max(b, a). */
 static void relu(struct algebra *g, union cell *out, const union cell *a) {
     const uint64_t seed = state_of(g)->seed;
     g->notes |= CELLS_RANDOM;

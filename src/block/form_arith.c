@@ -1,9 +1,9 @@
 /* form_arith.c - sums, products and powers of forms.
  *
- * What keeps forms canonical here: a mask's power is the mask; a power of an atom that is known to
- * be positive may be any fraction, of another one only whole; an inverse or a root is taken of a
- * form from which the common factors were taken out, so that what is left has the leading
- * coefficient 1 (a root: 1 or -1); whole powers of it are multiplied out.
+ * These rules keep forms canonical. A mask's power is the mask. An atom known to be positive may
+ * have any fraction as its exponent, another atom only whole numbers. Common factors are taken out
+ * of a form before its inverse or root is taken: the rest has the leading coefficient 1 (for a
+ * root: 1 or -1). Whole powers of the rest are multiplied out.
  */
 #include "block/form_table.h"
 #include "base/checked.h"
@@ -13,7 +13,7 @@
 
 enum { MAX_DEPTH = 200 };
 
-/* POWER atoms (atom.input): nothing can be taken out of the form for an inverse. */
+/* atom.input of POWER atoms: an inverse would take nothing out of the form. */
 enum { POWER_BARE = 1 };
 
 form_id form_of_term(struct forms *f, struct rational c, mono_id m) {
@@ -69,7 +69,7 @@ static void sum_push(struct sum *s, struct rational c, mono_id m) {
     }
 }
 
-/* c times a form. */
+/* Adds c times a form to the sum. */
 static void sum_add(struct sum *s, struct rational c, form_id a) {
     const struct form *p = form_of(s->f, a);
     s->failed = s->failed || a == FORM_NONE;
@@ -114,7 +114,7 @@ static bool is_mask(const struct atom *a) {
     return a->kind == ATOM_INPUT && (a->input == FORM_MASK || a->input == FORM_SHARE);
 }
 
-/* The whole part of a POWER's exponent that is to be multiplied out. */
+/* The whole part of a POWER's exponent that must be multiplied out. */
 static int32_t whole_part(const struct forms *f, const struct atom *a, const struct factor *x) {
     const struct form *base = form_of(f, a->form);
     const int32_t whole = x->num / x->den; /* towards 0 */
@@ -123,8 +123,8 @@ static int32_t whole_part(const struct forms *f, const struct atom *a, const str
     return whole > 0 || (a->input & POWER_BARE) == 0 ? whole : 0;
 }
 
-/* Settles the exponents of merged factors: masks, whole powers. *more: a form that the product of
- * what is left is to be multiplied with; FORM_NONE: none. false: not decided. */
+/* Settles the exponents of merged factors: masks, whole powers. *more: the form that the product of
+ * the remaining factors must be multiplied by; FORM_NONE: none. false: not decided. */
 static bool settle(struct forms *f, struct factor *x, uint32_t *n, form_id *more) {
     uint32_t kept = 0;
     *more = FORM_NONE;
@@ -183,7 +183,7 @@ form_id form_of_factors(struct forms *f, struct rational c, const struct factor 
     return result;
 }
 
-/* One term times another, added to a sum. */
+/* Adds the product of two terms to a sum. */
 static void mul_terms(struct sum *s, const struct term *a, const struct term *b) {
     struct forms *f = s->f;
     const struct mono *x = mono_of(f, a->mono), *y = mono_of(f, b->mono);
@@ -241,14 +241,14 @@ static form_id repeated(struct forms *f, form_id a, int32_t n) {
     return r;
 }
 
-/* Of the atom with exponent num/den of a form that cannot be simplified. */
+/* The form of one POWER atom: base^(num/den) for a base that cannot be simplified. */
 static form_id power_atom(struct forms *f, form_id base, bool bare, int32_t num, int32_t den) {
     const struct atom a = {.kind = ATOM_POWER, .form = base, .input = bare ? POWER_BARE : 0};
     const struct factor x = {atom_intern(f, a), num, den};
     return base == FORM_NONE ? FORM_NONE : form_of_factors(f, (struct rational){1, 1}, &x, 1);
 }
 
-/* c^(num/2) of a positive rational: s / d times the root of what has no square in it. */
+/* c^(num/2) of a positive rational: (s / den * root(rest))^num, with squares taken out of rest. */
 static form_id root_of_number(struct forms *f, struct rational c, int32_t num) {
     int64_t rest, s = 1;
     if (__builtin_mul_overflow(c.num, c.den, &rest)) return FORM_NONE;
@@ -272,13 +272,13 @@ static form_id root_of_number(struct forms *f, struct rational c, int32_t num) {
     return form_mul(f, number, power_atom(f, form_integer(f, rest), false, num, 2));
 }
 
-/* The factors that all terms share, each with its least exponent, as far as a form may be divided
- * by them. */
+/* The factors that all terms share and by which the form may be divided, each with its least
+ * exponent. */
 static uint32_t common_factors(const struct forms *f, const struct form *p, bool positive_only,
                                struct factor *out) {
     struct factor all[FORM_MAX_FACTORS];
     uint32_t n = 0, kept = 0;
-    /* Those of any term: an atom that a term lacks has exponent 0 there. */
+    /* Collects the atoms of all terms: in a term that lacks an atom, its exponent is 0. */
     for (uint32_t t = 0; t < p->n; t++) {
         const struct mono *m = mono_of(f, p->terms[t].mono);
         for (uint32_t i = 0; i < m->n; i++) {
@@ -306,14 +306,14 @@ static uint32_t common_factors(const struct forms *f, const struct form *p, bool
     return kept;
 }
 
-/* a = c * content * *rest, where content^(num/den) is *outside with c's power in it; *rest has the
- * leading coefficient 1, of a root 1 or -1. */
+/* Splits a = c * content * *rest. *outside is (c * content)^(num/den). *rest has the leading
+ * coefficient 1, for a root 1 or -1. */
 static bool take_out(struct forms *f, form_id a, int32_t num, int32_t den, form_id *outside,
                      form_id *rest) {
     struct factor x[FORM_MAX_FACTORS], inverse[FORM_MAX_FACTORS];
     const struct form p = *form_of(f, a);
     const uint32_t n = common_factors(f, &p, den == 2, x);
-    f->look_ups += p.n; /* it has looked at all terms */
+    f->look_ups += p.n; /* common_factors reads all terms */
     for (uint32_t i = 0; i < n; i++) {
         inverse[i] = (struct factor){x[i].atom, -x[i].num, x[i].den};
         struct rational e;
@@ -336,7 +336,7 @@ static bool take_out(struct forms *f, form_id a, int32_t num, int32_t den, form_
     return *outside != FORM_NONE && *rest != FORM_NONE;
 }
 
-/* Whether take_out for an inverse leaves it as it is. */
+/* Whether take_out for an inverse would leave a as it is. */
 static bool is_bare(struct forms *f, form_id a) {
     struct factor x[FORM_MAX_FACTORS];
     const struct form p = *form_of(f, a);
@@ -358,7 +358,7 @@ static form_id power_of_term(struct forms *f, const struct term *t, int32_t num)
     return form_of_factors(f, c, x, m.n);
 }
 
-/* A single term to the power num/2: what is known to be positive goes outside. */
+/* A single term to the power num/2: factors known to be positive go outside the root. */
 static form_id root_of_term(struct forms *f, const struct term *t, int32_t num) {
     const struct mono m = *mono_of(f, t->mono);
     struct factor outside[FORM_MAX_FACTORS] = {0}, inside[FORM_MAX_FACTORS] = {0};

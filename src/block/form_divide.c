@@ -1,7 +1,7 @@
-/* form_divide.c - cancelling: where the terms over one denominator are a multiple of it.
+/* form_divide.c - cancelling, if the terms over one denominator are a multiple of it.
  *
  * Exact division of polynomials in atoms, leading term by leading term, in the lexicographic order
- * of exponents. Its result is multiplied out and compared before it is believed.
+ * of exponents. The result is multiplied out and compared before it is used.
  */
 #include "block/form_table.h"
 #include "base/checked.h"
@@ -10,7 +10,7 @@
 
 enum { MAX_DIVIDED = 128, MAX_CANCELLED = 8 };
 
-/* Lexicographic order of exponents, atoms in their order: it goes on under multiplication. */
+/* Lexicographic order of exponents, with atoms in their order. Multiplication preserves it. */
 static int mono_lex(const struct forms *f, mono_id a, mono_id b) {
     const struct mono *x = mono_of(f, a), *y = mono_of(f, b);
     for (uint32_t i = 0, k = 0; i < x->n || k < y->n;) {
@@ -51,7 +51,7 @@ static form_id minus(struct forms *f, form_id a, form_id b) {
     return form_add(f, a, form_scale(f, b, (struct rational){-1, 1}));
 }
 
-/* n / by if by divides n; FORM_NONE: it does not. */
+/* n / by; FORM_NONE: by does not divide n. */
 static form_id divide_exactly(struct forms *f, form_id n, form_id by) {
     form_id rest = n, quotient = FORM_ZERO;
     const uint32_t most = form_of(f, n)->n;
@@ -67,7 +67,7 @@ static form_id divide_exactly(struct forms *f, form_id n, form_id by) {
 
 /* ---- denominators ---- */
 
-/* The exponent of the atom in a monomial; num 0: it has none. */
+/* The exponent of the atom in a monomial; num 0: the monomial lacks it. */
 static struct factor exponent_of(const struct forms *f, mono_id id, atom_id atom) {
     const struct mono *m = mono_of(f, id);
     for (uint32_t i = 0; i < m->n; i++)
@@ -75,7 +75,7 @@ static struct factor exponent_of(const struct forms *f, mono_id id, atom_id atom
     return (struct factor){atom, 0, 1};
 }
 
-/* Splits a into the terms with the atom to the power of x, divided by that, and the rest. */
+/* Splits a into the terms that have the factor x, divided by x, and the rest. */
 static bool split_terms(struct forms *f, form_id a, struct factor x, form_id *over, form_id *rest) {
     const struct form p = *form_of(f, a);
     const struct factor inverse = {x.atom, -x.num, x.den};
@@ -110,7 +110,7 @@ static uint32_t count_terms(const struct forms *f, form_id a, struct factor x) {
     return n;
 }
 
-/* a with the terms over x divided by x's form, if that divides them; else FORM_NONE. */
+/* a, with its terms over x divided by x's form; FORM_NONE: the form does not divide them. */
 static form_id cancel_factor(struct forms *f, form_id a, struct factor x) {
     const form_id by = atom_of(f, x.atom)->form;
     const struct factor less = {x.atom, x.num + x.den, x.den};
@@ -122,7 +122,7 @@ static form_id cancel_factor(struct forms *f, form_id a, struct factor x) {
                     form_mul(f, quotient, form_of_factors(f, (struct rational){1, 1}, &less, 1)));
 }
 
-/* One cancellation; FORM_NONE: there is none. */
+/* Makes one cancellation; FORM_NONE: none is possible. */
 static form_id cancel_once(struct forms *f, form_id a) {
     const struct form p = *form_of(f, a);
     struct factor tried[MAX_CANCELLED];

@@ -4,7 +4,7 @@
 static const char *const functions[] = {
     [ATOM_EXP] = "exp", [ATOM_LOG] = "log", [ATOM_RELU] = "relu", [ATOM_PHI] = "phi"};
 
-/* A form is a tree on paper, in which a part may stand many times: it is cut off there. */
+/* As text, a form is a tree in which one part may occur many times. Longer text is cut off. */
 enum { MOST_BYTES = 1 << 16 };
 
 struct dump {

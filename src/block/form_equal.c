@@ -5,8 +5,8 @@
 
 enum { MAX_CLEARED = 16 }; /* denominators */
 
-/* A factor of a term that is a form to a negative power: of multi-term forms only these are
- * denominators. */
+/* Finds a factor that is a form to a negative power. A form of several terms is a denominator only
+ * as such a factor. */
 static bool find_denominator(const struct forms *f, form_id a, atom_id *atom, int32_t *whole) {
     const struct form *p = form_of(f, a);
     for (uint32_t i = 0; i < p->n; i++) {
@@ -37,8 +37,8 @@ static int32_t largest_power(const struct forms *f, form_id a, atom_id atom) {
     return most;
 }
 
-/* a times the atom's whole power: term by term, so that exponents add up before they are
- * multiplied out. */
+/* a times the atom's whole power, term by term: exponents add up before powers are multiplied out.
+ */
 static form_id times_power(struct forms *f, form_id a, atom_id atom, int32_t whole) {
     const struct form p = *form_of(f, a);
     form_id r = FORM_ZERO;

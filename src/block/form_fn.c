@@ -1,7 +1,7 @@
 /* form_fn.c - functions of forms.
  *
- *   exp(a + b) = exp(a) exp(b): an EXP atom's argument is one term with the coefficient 1, which is
- *       the exponent; exp(log(x)) = x
+ *   exp(a + b) = exp(a) exp(b): an EXP atom's argument is one term with the coefficient 1; the
+ *       coefficient becomes the atom's exponent; exp(log(x)) = x
  *   max(a, b) = b + relu(a - b), relu(c x) = c relu(x) for c > 0, relu(-x) = relu(x) - x
  *       relu(c + k relu(z)) of numbers is a sum of relus of z alone
  *   sigmoid(x) = 1 / (1 + exp(-x)), tanh(x) = 2 sigmoid(2 x) - 1
@@ -15,7 +15,7 @@ static form_id form_sub(struct forms *f, form_id a, form_id b) {
     return form_add(f, a, form_scale(f, b, minus_one));
 }
 
-/* The argument of a monomial that is one LOG atom; FORM_NONE: it is not. */
+/* The argument of a monomial that is one LOG atom; FORM_NONE: it is not one. */
 static form_id log_argument(const struct forms *f, mono_id id) {
     const struct mono *m = mono_of(f, id);
     if (m->n != 1 || m->factors[0].num != 1 || m->factors[0].den != 1) return FORM_NONE;
@@ -50,7 +50,7 @@ static form_id function(struct forms *f, enum atom_kind kind, form_id a) {
     return form_of_atom(f, atom_intern(f, (struct atom){.kind = (uint8_t)kind, .form = a}), 1, 1);
 }
 
-/* log of one term: of its positive factors one by one, of the rest together. */
+/* log of a form. For one term: the logs of its positive factors, and the log of the rest. */
 form_id form_log(struct forms *f, form_id a) {
     if (a == FORM_NONE || form_of(f, a)->n == 0) return FORM_NONE;
     const struct form p = *form_of(f, a);
@@ -76,7 +76,7 @@ form_id form_log(struct forms *f, form_id a) {
     return form_add(f, r, function(f, ATOM_LOG, left));
 }
 
-/* a = scale * *bare, where the leading coefficient of *bare is 1 and scale > 0, or < 0. */
+/* a = scale * *bare, where the leading coefficient of *bare is 1; scale may be negative. */
 static bool leading(struct forms *f, form_id a, form_id *bare, struct rational *scale) {
     struct rational inverse;
     *scale = form_of(f, a)->terms[0].c;
@@ -85,7 +85,7 @@ static bool leading(struct forms *f, form_id a, form_id *bare, struct rational *
     return *bare != FORM_NONE;
 }
 
-/* Whether the factor is at least 0 whatever the inputs are. */
+/* Whether the factor is at least 0 for all inputs. */
 static bool factor_positive(const struct forms *f, const struct factor *x) {
     const struct atom *a = atom_of(f, x->atom);
     if (atom_positive(f, x->atom) || a->kind == ATOM_RELU || a->kind == ATOM_PHI) return true;
@@ -93,7 +93,7 @@ static bool factor_positive(const struct forms *f, const struct factor *x) {
     return x->den == 1 ? x->num % 2 == 0 : a->kind == ATOM_POWER;
 }
 
-/* 1: a is at least 0 whatever the inputs are, -1: at most 0, 0: neither is known. */
+/* 1: a is at least 0 for all inputs, -1: at most 0 for all inputs, 0: neither is known. */
 static int sign_of(const struct forms *f, form_id a) {
     const struct form *p = form_of(f, a);
     int sign = 0;
@@ -108,7 +108,7 @@ static int sign_of(const struct forms *f, form_id a) {
     return sign;
 }
 
-/* The argument of a monomial that is one RELU atom; FORM_NONE: it is not. */
+/* The argument of a monomial that is one RELU atom; FORM_NONE: it is not one. */
 static form_id relu_argument(const struct forms *f, mono_id id) {
     const struct mono *m = mono_of(f, id);
     if (m->n != 1 || m->factors[0].num != 1 || m->factors[0].den != 1) return FORM_NONE;
@@ -116,7 +116,7 @@ static form_id relu_argument(const struct forms *f, mono_id id) {
     return a->kind == ATOM_RELU ? a->form : FORM_NONE;
 }
 
-/* a as a number. */
+/* Sets *c to a if a is a number. */
 static bool as_number(const struct forms *f, form_id a, struct rational *c) {
     const struct form *p = form_of(f, a);
     *c = (struct rational){0, 1};
@@ -125,8 +125,8 @@ static bool as_number(const struct forms *f, form_id a, struct rational *c) {
     return true;
 }
 
-/* a = c + k relu(z) of numbers c and k. As relu(-z) = relu(z) - z, it may be c + k relu(z) - k z.
- */
+/* Whether a = c + k relu(z) for numbers c and k. Because relu(-z) = relu(z) - z, a may be written
+ * c + k relu(z) - k z. */
 static bool as_relu(struct forms *f, form_id a, struct rational *c, struct rational *k,
                     form_id *z) {
     const struct form p = *form_of(f, a);
@@ -144,9 +144,9 @@ static bool as_relu(struct forms *f, form_id a, struct rational *c, struct ratio
     return false;
 }
 
-/* relu(c + k relu(z)) of numbers c and k:
+/* relu(c + k relu(z)) for numbers c and k:
  *     c > 0 > k: c - |k| relu(z) + relu(|k| z - c)     k > 0 > c: relu(k z + c)
- * Clamps come to one form by this, however they are written. FORM_NONE: a is no such form. */
+ * This gives all ways to write a clamp one form. FORM_NONE: a is no such form. */
 static form_id relu_of_relu(struct forms *f, form_id a) {
     struct rational c, k;
     form_id z;

@@ -10,7 +10,7 @@ static bool is_which(const struct atom *a) {
     return a->kind == ATOM_INPUT && a->input == FORM_WHICH;
 }
 
-/* The atom whose position an index is; 0: none, or its other half's place. */
+/* The atom that gives an index as its position; 0: no atom does, or the position is swapped. */
 static atom_id position_of(const struct forms *f, index_id at) {
     const struct index_map *m = &f->maps.items[INDEX_MAP(at)];
     return INDEX_MAP(at) <= MAP_SWAP || m->swapped ? 0 : m->atom;
@@ -25,7 +25,7 @@ static bool undo_order(const struct forms *f, const struct atom *a, index_id *ou
     return true;
 }
 
-/* order[which(d: order), ...], all of one place, is the place. */
+/* order[which(d: order), ...] is the place, if every which is of that place. */
 static bool undo_which(const struct forms *f, const struct atom *a, index_id *out) {
     if (a->input != FORM_ORDER || a->n == 0) return false;
     for (int i = 0; i < a->n; i++) {
@@ -38,7 +38,7 @@ static bool undo_which(const struct forms *f, const struct atom *a, index_id *ou
     return true;
 }
 
-/* The number of the map of an atom's position; 0: no more. */
+/* The number of the map for an atom's position; 0: no more maps. */
 static uint32_t map_of(struct forms *f, atom_id id, bool swapped) {
     uint16_t *map = &f->atoms.items[id].map[swapped];
     if (*map != 0) return *map;
@@ -51,7 +51,7 @@ static uint32_t map_of(struct forms *f, atom_id id, bool swapped) {
     return *map;
 }
 
-/* The index in the other half of its dim; false: no more. */
+/* Moves an index to the other half of its dim; false: no more maps. */
 static bool index_swap(struct forms *f, index_id *at) {
     const uint32_t map = INDEX_MAP(*at);
     if (map <= MAP_SWAP) {
@@ -96,7 +96,7 @@ static bool index_rename(struct forms *f, index_id *at, const struct renaming *r
     return true;
 }
 
-/* Whether a substitution would be captured: cannot happen while copies grow outwards. */
+/* Whether a substitution would be captured. It cannot happen while copies grow outwards. */
 static bool captured(const struct atom *a, const struct renaming *r, uint32_t n) {
     for (uint32_t i = 0; i < n; i++)
         if (INDEX_IS_VAR(r[i].to) && INDEX_COPY(r[i].to) != 0 && INDEX_COPY(r[i].to) <= a->height)

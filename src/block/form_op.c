@@ -139,7 +139,7 @@ static form_id form_op_acc_online(const struct call *x) {
 static form_id form_op_cast16(const struct call *x) {
     return x->a;
 }
-/* The dim that a MOVE is along. */
+/* The dim along which a MOVE works. */
 static bool one_dim(const struct call *x, uint32_t *dim) {
     *dim = lowest_dim(x->dims);
     return x->dims != 0 && (x->dims & (x->dims - 1)) == 0;
@@ -150,7 +150,7 @@ static form_id form_op_swap(const struct call *x) {
     const struct renaming r = {VAR_OF(dim, 0), INDEX_OF(VAR_OF(dim, 0), MAP_SWAP)};
     return form_rename(x->f, x->a, &r, 1);
 }
-/* The atom that a form is; 0: it is none. */
+/* The atom that a form consists of; 0: the form is not one atom. */
 static atom_id as_atom(const struct forms *f, form_id a) {
     const struct form *p = form_of(f, a);
     if (a == FORM_NONE || p->n != 1 || !rational_same(p->terms[0].c, (struct rational){1, 1}))
@@ -166,7 +166,7 @@ static form_id form_op_pick(const struct call *x) {
     if (!index_of_atom(x->f, as_atom(x->f, x->b), false, &r.to)) return FORM_NONE;
     return form_rename(x->f, x->a, &r, 1);
 }
-/* Of an order as a whole. */
+/* The order must have all its dims free. */
 static form_id form_op_which(const struct call *x) {
     uint32_t dim;
     const atom_id id = as_atom(x->f, x->a);

@@ -1,8 +1,9 @@
-/* form_sum.c - sums and largest values over dims: what binds variables, and their names.
+/* form_sum.c - sums and largest values over dims: the atoms that bind variables, and the names of
+ * these variables.
  *
- * A sum takes in the factors that have its variable and nothing else; a sum among them is opened,
- * so that a SUM atom is one sum over all variables that join its factors. Each joined part gets an
- * atom of its own. While an atom is made its variables have copies from TEMPORARY on.
+ * A sum takes in only the factors that have its variable. A sum among them is opened, so that a SUM
+ * atom is one sum over all variables that join its factors. Each joined part gets an atom of its
+ * own. While an atom is made, its variables have copies from TEMPORARY on.
  */
 #include "block/form_table.h"
 #include "base/checked.h"
@@ -11,12 +12,12 @@
 
 enum { TEMPORARY = FORM_MAX_COPIES + 1, LAST_COPY = 255 };
 
-/* An atom that binds, on its way. */
+/* A binding atom while it is made. */
 struct binder {
     struct forms *f;
     struct factor x[FORM_MAX_FACTORS];
     uint32_t n;
-    form_id form; /* MAX, CHOOSE: of what the largest is taken, else FORM_NONE */
+    form_id form; /* MAX, CHOOSE: the form whose largest value is taken, else FORM_NONE */
     index_id bound[FORM_MAX_BOUND];
     uint32_t n_bound;
     uint32_t next; /* temporary copy */
@@ -90,15 +91,15 @@ static void fill_slot(struct naming *t, uint32_t slot) {
     }
 }
 
-/* Copies above all that is bound inside. */
+/* The first copy above all copies that are bound inside. */
 static uint32_t first_copy(const struct binder *b) {
     uint32_t height = b->form == FORM_NONE ? 0 : form_of(b->f, b->form)->height;
     for (uint32_t i = 0; i < b->n; i++) height = MAX(height, atom_of(b->f, b->x[i].atom)->height);
     return height + 1;
 }
 
-/* A sum over a variable is one over the other half's places, too: the name is tried that has fewer
- * swapped indices, or both. */
+/* A sum over a variable equals the sum over its swapped places. The naming with fewer swapped
+ * indices is tried, or both if the counts are equal. */
 static void which_swaps(const struct binder *b, index_id var, uint8_t *first, uint8_t *last) {
     struct index_count c = {0};
     for (uint32_t i = 0; i < b->n; i++) atom_count(b->f, b->x[i].atom, var, &c);
@@ -129,7 +130,7 @@ static atom_id name_bound(const struct binder *b, enum atom_kind kind) {
     return atom_intern(b->f, a);
 }
 
-/* ---- what is bound for nothing ---- */
+/* ---- variables without need ---- */
 
 static void unbind(struct binder *b, uint32_t i) {
     b->bound[i] = b->bound[--b->n_bound];
@@ -155,8 +156,8 @@ static bool is_share_of(const struct binder *b, uint32_t i, index_id var) {
     return b->x[i].num == 1 && b->x[i].den == 1;
 }
 
-/* Drops shares that are summed up, and variables that nothing has, whose sizes go to *sizes (of a
- * MAX: nowhere). */
+/* Drops shares that are summed over, and variables that no factor and not the form has. Appends the
+ * sizes of the latter to sizes; for a MAX, sizes is NULL. */
 static bool drop_unused(struct binder *b, struct factor *sizes, uint32_t *n_sizes) {
     for (uint32_t i = 0; i < b->n_bound;) {
         const index_id var = b->bound[i];
@@ -179,7 +180,7 @@ static bool drop_unused(struct binder *b, struct factor *sizes, uint32_t *n_size
 
 /* ---- sums ---- */
 
-/* Puts the factors of a sum, its variables under temporary names, in place of it. */
+/* Adds the factors of a sum to b, with its variables under temporary names. */
 static bool open_sum(struct binder *b, atom_id id) {
     const struct atom a = *atom_of(b->f, id);
     const struct mono m = *mono_of(b->f, a.mono);
@@ -211,7 +212,7 @@ static bool open_sums(struct binder *b) {
     return true;
 }
 
-/* Moves the factors that are joined with the first of b's to *part, with their variables. */
+/* Moves b's first factor and all factors joined with it to *part, with their variables. */
 static void split_part(struct binder *b, struct binder *part) {
     *part = (struct binder){.f = b->f};
     bool taken[FORM_MAX_BOUND] = {false};
@@ -238,7 +239,7 @@ static void split_part(struct binder *b, struct binder *part) {
     }
 }
 
-/* The sum over all of b's variables, times what is outside. */
+/* The sum over all of b's variables, times the factors outside. */
 static form_id finish_sum(struct binder *b, struct rational c, struct factor *outside, uint32_t n) {
     struct factor sizes[FORM_MAX_BOUND + 1];
     uint32_t n_sizes = 0;
@@ -262,8 +263,8 @@ static form_id finish_sum(struct binder *b, struct rational c, struct factor *ou
     return form_of_factors(b->f, c, outside, n);
 }
 
-/* Merges the factors of opened sums. A mask's power is the mask; other exponents must be ones that
- * an atom may keep. */
+/* Merges the factors of opened sums. A mask's power is the mask; an atom must be able to keep any
+ * other exponent. */
 static bool merge_inside(struct binder *b) {
     mono_id merged = mono_intern(b->f, b->x, b->n);
     if (merged == 0) return false;
@@ -313,7 +314,7 @@ form_id form_sum(struct forms *f, form_id a, uint32_t dim) {
 
 /* ---- largest values ---- */
 
-/* The mask's factors into b, under b's names. */
+/* Adds the mask's factors to b, under b's names. */
 static bool add_mask(struct binder *b, form_id mask, const struct renaming *r, uint32_t n) {
     if (mask == FORM_NONE) return true;
     const struct form p = *form_of(b->f, mask);
@@ -329,7 +330,7 @@ static bool add_mask(struct binder *b, form_id mask, const struct renaming *r, u
     return true;
 }
 
-/* The largest value of a largest value is one over the dims of both. */
+/* The largest value of largest values is the largest over the dims of both. */
 static bool open_max(struct binder *b) {
     const struct form p = *form_of(b->f, b->form);
     struct renaming r[FORM_MAX_BOUND];
@@ -350,7 +351,7 @@ static bool open_max(struct binder *b) {
     return b->form != FORM_NONE;
 }
 
-/* a, all of whose terms have the variable. */
+/* The largest value of a, all of whose terms have the variable. */
 static form_id max_of_terms(struct forms *f, form_id a, form_id mask, uint32_t dim) {
     struct binder b = {.f = f, .next = TEMPORARY};
     struct renaming r = {.from = VAR_OF(dim, 0)};

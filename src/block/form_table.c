@@ -23,7 +23,7 @@ static void table_put(struct id_table *t, uint64_t hash, uint32_t id) {
     }
 }
 
-/* Room for one more; hash_at tells the hash of an id. */
+/* Makes room for one more id; hash_at returns the hash of an id. */
 static bool table_grow(struct forms *f, struct id_table *t,
                        uint64_t (*hash_at)(const struct forms *, uint32_t)) {
     if (t->n * 2 < t->capacity) return true;
@@ -54,7 +54,7 @@ int forms_new(struct diag *d, struct forms **out) {
     struct forms *f = calloc(1, sizeof *f);
     *out = NULL;
     if (f == NULL) return fail_nomem(d, sizeof *f, "normal forms");
-    /* Record 0 of each is "not decided"; monomial 1 is 1, form 1 is 0. */
+    /* Record 0 of each array means "not decided". Monomial 1 is 1, form 1 is 0. */
     const struct atom no_atom = {0};
     int rc = ARRAY_PUSH(d, &f->atoms, no_atom);
     if (rc == QN_OK) rc = ARRAY_PUSH(d, &f->monos, (struct mono){0});
@@ -159,8 +159,8 @@ bool rational_inverse(struct rational a, struct rational *out) {
 
 /* ---- atoms ---- */
 
-/* An atom that binds takes copies above all that are bound inside of it, and below all that are
- * bound outside: so no variable is left if the largest free copy is one of its own. */
+/* A binding atom takes copies above all that are bound inside it and below all that are bound
+ * outside. So all its variables are bound if the largest copy inside it is its own. */
 static void atom_free_dims(const struct forms *f, struct atom *a) {
     uint32_t free = 0, inside = 0, height = 0, outer = 0, own = 0;
     if (a->kind == ATOM_INPUT) {
@@ -416,7 +416,7 @@ done:
     return id;
 }
 
-/* ---- what form.h tells ---- */
+/* ---- questions of form.h ---- */
 
 uint32_t form_dims(const struct forms *f, form_id form) {
     return form_of(f, form)->free;

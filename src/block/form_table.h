@@ -1,16 +1,17 @@
 /* form_table.h - the tables behind form.h, for src/block/form*.c only.
  *
  * Atoms, monomials and forms are interned: records in arenas, found by their structural hash.
- * Their order, (hash, id), is the same in every table but for equal hashes.
+ * They are ordered by (hash, id). That order is the same in every table unless hashes are equal.
  *
  * An index of an atom is a variable and a map:
  *
  *     bits 0-7 dim   8-15 copy   16-31 map
  *
- * copy 0: the dim is free. Copies from 1 on are bound: by the nearest SUM or MAX around that binds
- * them. What binds takes copies above all that are bound inside of it, so that no substitution is
- * captured. map 0: the index itself, MAP_SWAP: the same place in the other half of the dim; others
- * are positions that an atom gives (PICK), which has indices of its own: the variable is NO_VAR.
+ * copy 0: the dim is free. A copy from 1 on is bound by the nearest enclosing SUM or MAX that binds
+ * it. A binding atom takes copies above all that are bound inside it, so no substitution is
+ * captured. map 0 is the index itself; MAP_SWAP is the same place in the other half of the dim. Any
+ * other map is a position that an atom gives (PICK). That atom has indices of its own, so the
+ * variable is NO_VAR.
  */
 #ifndef QN_BLOCK_FORM_TABLE_H
 #define QN_BLOCK_FORM_TABLE_H
@@ -30,7 +31,7 @@ enum {
     MAP_SWAP = 1,
     NO_VAR = 0xffff,
     FORM_MAX_BOUND = 8,       /* variables that one atom binds */
-    FORM_MAX_TRIALS = 2880,   /* names that are tried for them: 720 x 4 */
+    FORM_MAX_TRIALS = 2880,   /* namings of them that are tried: 720 x 4 */
     FORM_MAX_FACTORS = 96,    /* of a monomial */
     FORM_MAX_TERMS = 2048,    /* of a form */
     FORM_MAX_POWER = 1 << 24, /* exponents, numerators and denominators */
@@ -73,7 +74,7 @@ struct atom {
     uint8_t input;   /* INPUT: enum form_input_kind */
     uint8_t height;  /* the largest copy that is bound inside; 0: none */
     uint8_t which;   /* INPUT of FORM_WHICH: which of the order's indices */
-    uint16_t map[2]; /* numbers of its maps as a position, and swapped; 0: none yet */
+    uint16_t map[2]; /* numbers of its maps: plain and swapped position; 0: none yet */
     uint32_t tensor; /* INPUT; SIZE: the dim */
     mono_id mono;    /* SUM; MAX, CHOOSE: the mask */
     form_id form;    /* the argument */
@@ -113,7 +114,7 @@ struct id_table {
     uint32_t n, capacity;
 };
 
-/* A position: what an atom gives that is an INPUT of FORM_INDEX, FORM_ORDER or FORM_WHICH. */
+/* A position that an atom gives: an INPUT of FORM_INDEX, FORM_ORDER or FORM_WHICH. */
 struct index_map {
     atom_id atom;
     bool swapped; /* the same place in the other half */
@@ -137,9 +138,9 @@ struct forms {
     struct form_reached *reached; /* form_useful: the last target's polynomials */
     uint32_t n_reached;
     form_id reached_of;
-    uint32_t depth;                   /* of calls that call each other */
+    uint32_t depth;                   /* of recursive calls */
     uint64_t look_ups, most_look_ups; /* forms_bound */
-    bool cancelling;                  /* form_cancel is at work: it does not call itself */
+    bool cancelling;                  /* form_cancel is running: it must not call itself */
     bool nomem;
 };
 
@@ -166,11 +167,11 @@ static inline bool rational_same(struct rational a, struct rational b) {
 /* ---- interning (form_table.c); 0: not decided ---- */
 
 atom_id atom_intern(struct forms *f, struct atom a);
-/* Factors in any order; those of one atom are merged. */
+/* Factors in any order; factors of one atom are merged. */
 mono_id mono_intern(struct forms *f, const struct factor *factors, uint32_t n);
-/* Terms in any order; those of one monomial are merged. */
+/* Terms in any order; terms of one monomial are merged. */
 form_id form_intern(struct forms *f, const struct term *terms, uint32_t n);
-/* Orders of interned things. */
+/* The orders of atoms and of monomials. */
 int atom_compare(const struct forms *f, atom_id a, atom_id b);
 int mono_compare(const struct forms *f, mono_id a, mono_id b);
 
@@ -184,46 +185,46 @@ form_id form_mul(struct forms *f, form_id a, form_id b);
 form_id form_integer(struct forms *f, int64_t n);
 /* a^(num/den), den 1 or 2. */
 form_id form_power(struct forms *f, form_id a, int32_t num, int32_t den);
-/* The product of factors, whose exponents may be ones that an atom cannot keep. */
+/* The product of factors, including exponents that an atom cannot keep. */
 form_id form_of_factors(struct forms *f, struct rational c, const struct factor *factors,
                         uint32_t n);
-/* Whether the exponents are such as form_of_factors leaves. */
+/* Whether form_of_factors would leave all exponents as they are. */
 bool mono_settled(const struct forms *f, mono_id id);
-/* A factor that is positive whatever the inputs are. */
+/* Whether an atom is positive for all inputs. */
 bool atom_positive(const struct forms *f, atom_id a);
 
-/* a, with what cancels between terms and their denominators cancelled (form_divide.c). */
+/* a, after terms are cancelled against their denominators (form_divide.c). */
 form_id form_cancel(struct forms *f, form_id a);
 
 /* ---- indices (form_index.c) ---- */
 
-/* What becomes of a variable. */
+/* The index that replaces a variable. */
 struct renaming {
     index_id from; /* a variable */
-    index_id to;   /* an index, which takes its place inside of what is there */
+    index_id to;   /* the index that replaces it; the map around the variable stays */
 };
 atom_id atom_rename(struct forms *f, atom_id id, const struct renaming *r, uint32_t n);
 /* The product of the renamed factors; false: not decided. */
 bool factors_rename(struct forms *f, struct factor *factors, uint32_t n_factors,
                     const struct renaming *r, uint32_t n);
 form_id form_rename(struct forms *f, form_id id, const struct renaming *r, uint32_t n);
-/* Whether something has a variable. They count look-ups: a form may be a large tree. */
+/* Whether an atom or a form has a variable. Both count look-ups: a form may be a large tree. */
 bool atom_has(struct forms *f, atom_id id, index_id var);
 bool form_has(struct forms *f, form_id id, index_id var);
 /* Whether an index has a variable. */
 bool index_has(struct forms *f, index_id at, index_id var);
-/* Indices that are a variable: with the map SWAP, without a map; positions that depend on it. */
+/* Counts of indices: a variable with MAP_SWAP, without a map; positions that depend on it. */
 struct index_count {
     uint32_t swapped, plain, other;
 };
 void atom_count(struct forms *f, atom_id id, index_id var, struct index_count *c);
 void form_count(struct forms *f, form_id id, index_id var, struct index_count *c);
-/* Whether forms_bound's bound is reached: what is found now is of no use. */
+/* Whether forms_bound's bound is reached: later results are of no use. */
 static inline bool forms_spent(const struct forms *f) {
     return f->most_look_ups != 0 && f->look_ups >= f->most_look_ups;
 }
-/* The index that an atom gives; false: not decided. An index of an order at the order's own place
- * is the variable that stands there. */
+/* The index that an atom gives; false: not decided. WHICH of an order at that order's own place is
+ * the index that stands there. */
 bool index_of_atom(struct forms *f, atom_id id, bool swapped, index_id *out);
 
 /* ---- sums and largest values over dims (form_sum.c) ---- */
@@ -241,7 +242,7 @@ form_id form_phi(struct forms *f, form_id a);
 
 /* ---- sub-expressions (form_useful.c) ---- */
 
-/* Releases what form_useful keeps of its last target. */
+/* Releases the polynomials that form_useful keeps of its last target. */
 void form_forget_target(struct forms *f);
 
 #endif

@@ -2,16 +2,16 @@
  *
  * p is useful for a target if some polynomial c among the target and the arguments of its atoms has
  * a monomial m and dims D such that every term of p, times m, summed over D, is a term of c. Then p
- * may be a step on the way to c; what is not useful can be dropped by a search.
+ * may be a step on the way to c. A search can drop a p that is not useful.
  *
- *     one term of p    its factors, sums opened, are among those of a term t of c, p's variables
- *                      under t's names; where p has summed over a variable, it has all of t's
+ *     one term of p    its factors, with sums opened and p's variables under t's names, are among
+ *                      those of a term t of c; if p has summed over a variable, p has all of t's
  *                      factors with that variable
- *     several          the first gives m and D; then the product is made, and its terms are looked
+ *     several terms    the first gives m and D; then the product is made, and its terms are looked
  *                      up in c
  *
- * Not found: what becomes a term of c by x/x = 1 or by a root's square; and a p whose exponent of
- * an atom is larger than t's.
+ * Not found: a p that becomes a term of c by x/x = 1 or by a root's square, and a p whose exponent
+ * of an atom is larger than t's.
  */
 #include "block/form_table.h"
 #include "base/checked.h"
@@ -20,17 +20,17 @@
 #include <string.h>
 
 enum { MAX_VARS = 24, MAX_REACHED = 512, MAX_NAMINGS = 256 };
-/* Copies that opened sums have: those of targets, those of p; and one for names that clash. */
+/* Copies for the variables of opened sums: of targets, of p; and one copy for clashing names. */
 enum { OF_TARGET = FORM_MAX_COPIES + 1, OF_P = OF_TARGET + MAX_VARS, HIDDEN = OF_P + MAX_VARS };
 _Static_assert((int)HIDDEN <= 255, "copies have 8 bits");
 
-/* A term with its sums opened: factors, and the variables that they share. */
+/* A term with its sums opened: its factors and the variables that the sums bound. */
 struct open_term {
     struct factor x[FORM_MAX_FACTORS];
     uint32_t n;
     index_id bound[MAX_VARS];
     uint32_t n_bound;
-    bool clipped; /* it has more than fits */
+    bool clipped; /* the term has more than fits */
 };
 
 /* A polynomial of a target. */
@@ -91,7 +91,7 @@ static void reach(struct reach *r, form_id id);
 
 static void reach_factor(struct reach *r, struct factor x);
 
-/* What is inside of an atom that binds, its variables free now where no other one has the dim. */
+/* Reaches into a binding atom. Its variables become free, except where the dim is already free. */
 static void reach_bound(struct reach *r, const struct atom *a) {
     struct renaming names[FORM_MAX_BOUND];
     uint32_t n = 0, dims = a->free;
@@ -139,7 +139,7 @@ void form_forget_target(struct forms *f) {
     f->reached_of = FORM_NONE;
 }
 
-/* Opens all polynomials of the target, unless it is the last one that was asked for. */
+/* Opens all polynomials of the target, unless the last call was for the same target. */
 static bool remember_target(struct forms *f, form_id target) {
     struct reach r = {.f = f};
     if (f->reached_of == target) return true;
@@ -176,13 +176,14 @@ struct match {
     uint32_t budget;
     struct factor left[FORM_MAX_FACTORS]; /* of t, without p's factors */
     uint32_t n_left;
-    /* whether the naming will do; NULL: any */
+    /* whether the naming is accepted; NULL: every naming is */
     bool (*accept)(struct match *m, void *context);
     void *context;
 };
 
-/* The exponent of p's part, where t has e: at most as much, of the same sign. An exponential alone
- * may have the other sign: exp(-x) stands in 1 / (1 + exp(-x)), whose form has exp(x). */
+/* Whether p's exponent fits t's exponent e: of the same sign and no larger. An exponential must
+ * match exactly. If it is p's only factor it may have the other sign: exp(-x) occurs in
+ * 1 / (1 + exp(-x)), whose form has exp(x). */
 static bool within(const struct match *m, struct factor p, struct factor e) {
     const int64_t left = (int64_t)p.num * e.den, right = (int64_t)e.num * p.den;
     if (atom_of(m->f, p.atom)->kind == ATOM_EXP)
@@ -190,7 +191,7 @@ static bool within(const struct match *m, struct factor p, struct factor e) {
     return left > 0 ? left <= right : left >= right;
 }
 
-/* t's exponent without p's; an exponent of 0 stays in the list. */
+/* Subtracts p's exponent from t's; a factor with exponent 0 stays in the list. */
 static bool take_away(struct factor *t, struct factor p) {
     struct rational rest;
     if (!rational_add((struct rational){t->num, t->den}, (struct rational){-p.num, p.den}, &rest))
@@ -204,7 +205,7 @@ static bool is_size(const struct forms *f, atom_id a) {
     return atom_of(f, a)->kind == ATOM_SIZE;
 }
 
-/* Takes p's size to some power from what is left; t may lack it. */
+/* Takes a size of p, to its power, from m->left; t may lack that size. */
 static bool take_size(struct match *m, struct factor p) {
     uint32_t at = 0;
     while (at < m->n_left && m->left[at].atom != p.atom) at++;
@@ -215,7 +216,7 @@ static bool take_size(struct match *m, struct factor p) {
     return take_away(&m->left[at], p);
 }
 
-/* Sizes count little: a mean is a sum but for one, and roots bring halves of them outside. */
+/* Sizes may differ a little: a mean is a sum but for one, and roots bring out halves of them. */
 static bool sizes_fit(const struct match *m) {
     enum { MOST = 1 };
     for (uint32_t i = 0; i < m->n_left; i++)
@@ -224,8 +225,8 @@ static bool sizes_fit(const struct match *m) {
     return true;
 }
 
-/* Whether p under the names of m->r lies in t, and takes all of t's factors with what p has bound;
- * m->left is then the rest of t. */
+/* Whether p under the names of m->r lies in t and takes all of t's factors with variables that p
+ * binds; m->left is then the rest of t. */
 static bool lies_in(struct match *m) {
     struct factor x[FORM_MAX_FACTORS];
     const struct open_term *t = m->t;
@@ -258,7 +259,7 @@ static bool try_variables(struct match *m, uint32_t at) {
     }
     const index_id var = m->vars[at];
     m->r[at].from = var;
-    if (at >= m->n_bound) { /* free: as it is, too */
+    if (at >= m->n_bound) { /* a free variable may also keep its name */
         m->r[at].to = var;
         if (try_variables(m, at + 1)) return true;
     }
@@ -289,13 +290,13 @@ static bool find_match(struct match *m, uint32_t free) {
 
 /* ---- several terms ---- */
 
-/* All of p times what its first term leaves of a term of c. */
+/* p, to be multiplied by the part of a term of c that p's first term leaves. */
 struct product {
     form_id p, c;
-    struct rational ratio; /* of the coefficients of c's term and p's first */
+    struct rational ratio; /* coefficient of c's term / that of p's first term */
 };
 
-/* Gives a form's free variable of the dim another copy, out of the way, or the name back. */
+/* Hides a form's free variable of the dim under another copy, or restores its name. */
 static void rename_free(struct forms *f, form_id *m, uint32_t dim, bool hide) {
     const struct renaming r = {VAR_OF(dim, hide ? 0 : HIDDEN), VAR_OF(dim, hide ? HIDDEN : 0)};
     if (*m != FORM_NONE) *m = form_rename(f, *m, &r, 1);
@@ -312,7 +313,7 @@ static bool make_free(struct forms *f, form_id *m, index_id var) {
     return hidden;
 }
 
-/* Sums, and brings back what was hidden for it. */
+/* Sums over dims, then restores the variables that were hidden for it. */
 static void sum_dims(struct forms *f, form_id *m, uint32_t dims, uint32_t hidden) {
     for (uint32_t rest = dims; rest != 0 && *m != FORM_NONE; rest &= rest - 1)
         *m = form_sum(f, *m, (uint32_t)__builtin_ctz(rest));
@@ -320,8 +321,8 @@ static void sum_dims(struct forms *f, form_id *m, uint32_t dims, uint32_t hidden
         rename_free(f, m, (uint32_t)__builtin_ctz(hidden), false);
 }
 
-/* The rest of t as a form. Its own sums are closed again; *summed: dims of p's free variables over
- * which t sums; *hidden: those of them of which the rest has a free variable, too. */
+/* The rest of t as a form, with its own sums closed again. *summed: dims of p's free variables over
+ * which t sums. *hidden: those of these dims of which the rest also has a free variable. */
 static form_id rest_of_term(const struct match *m, struct rational ratio, uint32_t *summed,
                             uint32_t *hidden) {
     struct factor x[FORM_MAX_FACTORS];
@@ -355,7 +356,7 @@ static bool has_term(const struct forms *f, form_id form, struct term t) {
     return false;
 }
 
-/* What a term has that does not depend on a summed dim would be multiplied by its size. */
+/* Whether all terms depend on all of dims: summing any other term would multiply it by a size. */
 static bool terms_have(const struct forms *f, form_id form, uint32_t dims) {
     for (uint32_t i = 0; i < form_of(f, form)->n; i++)
         if ((dims & ~mono_of(f, form_of(f, form)->terms[i].mono)->free) != 0) return false;
@@ -378,9 +379,9 @@ static bool product_lies_in(struct match *m, void *context) {
 
 /* ---- p in one polynomial ---- */
 
-/* What p's coefficient may be, and the ratio that takes it to t's. Of one term 1 or t's, or its
- * negative where p is else t itself; of several, those that make no
- * negative. */
+/* Whether p's coefficient fits, given ratio = t's coefficient / p's. One term: p's is 1 or t's, or
+ * the negative of t's if t is c's only term. Several terms: the ratio is positive, and p's first
+ * coefficient is 1, -1 or t's. */
 static bool coefficient_fits(const struct form *p, struct rational ratio, uint32_t terms_of_c) {
     const struct rational c = p->terms[0].c;
     const bool one = c.num == c.den, same = ratio.num == ratio.den;
@@ -388,7 +389,7 @@ static bool coefficient_fits(const struct form *p, struct rational ratio, uint32
     return one || same || (terms_of_c == 1 && ratio.num == -ratio.den);
 }
 
-/* Whether the term of p lies in some term of c, whatever is left over. */
+/* Whether the term of p lies in some term of c, with any rest. */
 static bool term_lies_in(struct forms *f, const struct form *p, uint32_t term,
                          const struct form_reached *c) {
     const uint32_t n = form_of(f, c->form)->n;

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-/* Sets [low, high] with both ends moved outwards by what arithmetic may have lost. */
+/* Sets [low, high], with both ends moved outwards by the possible rounding error. */
 static void set(struct algebra *g, union cell *out, double low, double high) {
     if (!isfinite(low) || !isfinite(high)) {
         g->notes |= CELLS_UNDEFINED;
@@ -13,7 +13,7 @@ static void set(struct algebra *g, union cell *out, double low, double high) {
     out->interval.high = nextafter(high, INFINITY);
 }
 
-/* The same where the library's functions were used. */
+/* The same for results of the library's functions. */
 static void set_function(struct algebra *g, union cell *out, double low, double high) {
     set(g, out, low - fabs(low) * INTERVAL_ERROR, high + fabs(high) * INTERVAL_ERROR);
 }
@@ -22,7 +22,7 @@ void interval_point(double x, union cell *out) {
     out->interval.low = out->interval.high = x;
 }
 
-/* One number stays one where the result is exact: sums and products of small numbers. */
+/* Whether both are single numbers. An exact sum or product of two is a single number, too. */
 static bool exact(const union cell *a, const union cell *b) {
     return a->interval.low == a->interval.high && b->interval.low == b->interval.high;
 }
@@ -62,7 +62,7 @@ static void invert(struct algebra *g, union cell *out, const union cell *a) {
     set(g, out, 1 / a->interval.high, 1 / a->interval.low);
 }
 
-/* A function that grows everywhere. */
+/* Applies a function that grows everywhere. */
 static void growing(struct algebra *g, union cell *out, const union cell *a, double (*f)(double)) {
     set_function(g, out, f(a->interval.low), f(a->interval.high));
 }

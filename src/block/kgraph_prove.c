@@ -9,8 +9,8 @@
 
 /* ---- dims that all operators share ---- */
 
-/* op.def's dims of one letter, but for k, n and d, which have tuples of the others. After them come
- * *flat* dims: rows of a weight of which no letter is known. They go by their number. */
+/* op.def's dims of one letter except k, n and d, which stand for tuples of the others. After them
+ * come *flat* dims: rows of a weight that have no known letter. Its size identifies a flat dim. */
 static const char global_dims[] = "tlhivgrepsbqcuwmyoxjzfa";
 enum { N_GLOBAL = sizeof global_dims - 1, MAX_FLAT = 4, MAX_TUPLE = FORM_INPUT_DIMS };
 enum { MAX_PARTS = 4, MAX_NAMED = 5 };
@@ -21,7 +21,7 @@ static int global_dim(const char *name) {
     return at == NULL ? -1 : (int)(at - global_dims);
 }
 
-/* The width of a layer's gated MLP; with experts it is the one that all tokens have beside them. */
+/* The width of a layer's gated MLP; with experts, of the shared MLP that all tokens use. */
 static uint64_t mlp_width(const struct model_spec *s, int layer) {
     const bool sparse = layer >= 0 && spec_is_sparse(s, (uint32_t)layer);
     return sparse ? s->experts.shared_width : s->intermediate;
@@ -54,7 +54,7 @@ static uint64_t letter_size(const struct kgraph *g, char letter, const struct ko
     }
 }
 
-/* Dims one after the other. */
+/* A sequence of dims. */
 struct tuple {
     uint8_t n, at[MAX_TUPLE];
 };
@@ -66,7 +66,7 @@ struct part {
     struct tuple dims;
 };
 
-/* Columns of a value that an argument of an operator stands for. */
+/* The columns of a value that an operator's argument stands for. */
 struct named {
     const struct expr_arg *by;
     uint64_t columns;
@@ -82,10 +82,10 @@ struct tensor_value {
 struct compared {
     const char *label; /* "kv.3.k", "stream 4" */
     form_id form;
-    uint32_t op; /* that has it as an output */
+    uint32_t op; /* the operator that has it as an output */
     const char *output;
     uint32_t first_op; /* operators since the last compared value */
-    bool taken;        /* the reference's: by a value of the graph that is compared with it */
+    bool taken;        /* in the reference: a value of the compared graph has matched it */
 };
 
 /* One graph, whose operators become forms in turn. */
@@ -108,7 +108,7 @@ struct kgraph_meaning {
     uint64_t flat[MAX_FLAT]; /* sizes of flat dims; 0: not used */
 };
 
-/* One operator on its way. */
+/* One operator while it becomes forms. */
 struct step {
     struct walk *w;
     uint32_t index;
@@ -150,7 +150,7 @@ static int make_input(struct walk *w, const char *name, enum form_input_kind kin
 
 /* ---- names of arguments ---- */
 
-/* "qkv.k": the operand's name; *part: what follows the point, NULL without one. */
+/* Splits "qkv.k" into the operand's name and the part after the point; *part: NULL without one. */
 static void split_name(const char *name, char base[EXPR_NAME], const char **part) {
     const char *point = strchr(name, '.');
     const size_t n = point == NULL ? strlen(name) : (size_t)(point - name);
@@ -173,7 +173,7 @@ static bool same_operand(const char *a, const char *b) {
     return strcmp(base_a, base_b) == 0 && part_a != NULL && part_b != NULL;
 }
 
-/* Which part of its operand an argument is, and how many there are: those of one name in order. */
+/* Which part of its operand an argument is, counted in order; *n: how many parts have that name. */
 static uint32_t part_of_arg(const struct expr *x, uint32_t arg, uint32_t *n) {
     uint32_t which = 0;
     *n = 1;
@@ -202,8 +202,8 @@ static void bind_dim(struct step *s, uint8_t dim, const uint8_t *at, uint32_t n)
     memcpy(s->dims[dim].at, at, n);
 }
 
-/* The dims of an argument against those of the value that it is: letters are themselves, or
- * nothing where the value has a single element along them; k and n take what there is. */
+/* Matches the dims of an argument with those of its value. A letter matches itself, or nothing if
+ * the value has a single element along it. k and n take the bound or all remaining dims. */
 static int match_value(struct step *s, const struct expr_arg *a, const struct tuple *have) {
     uint32_t at = 0;
     for (int i = 0; i < a->n_dims; i++) {
@@ -226,7 +226,7 @@ static int match_value(struct step *s, const struct expr_arg *a, const struct tu
     return at == have->n ? QN_OK : fail_step(s, "has fewer dims than its value", a->name);
 }
 
-/* The dims of what is not made by another operator. */
+/* The dims of a tensor that does not take them from another operator's value. */
 static int own_dims(struct step *s, const char *name, const uint8_t *dims, uint32_t n,
                     struct tuple *out) {
     out->n = 0;
@@ -257,7 +257,7 @@ static bool is_flat(uint8_t dim) {
     return dim >= N_GLOBAL;
 }
 
-/* Whether a dim of the operator is this one. */
+/* Whether a dim of the operator is bound to this dim. */
 static bool is_used(const struct step *s, uint8_t dim) {
     for (uint32_t i = 0; i < s->x->n_dims; i++)
         for (int k = 0; s->bound[i] && k < s->dims[i].n; k++)
@@ -265,9 +265,9 @@ static bool is_used(const struct step *s, uint8_t dim) {
     return false;
 }
 
-/* Rows of a weight that no operand has named: of a projection from the stream or of the queries'
- * latent, or of a number that is not hidden, a flat dim of that size, which no other dim of the
- * operator is. */
+/* Binds the rows of a weight that no operand has named. They are `h` if there are `hidden` rows,
+ * except in QKV_LINEAR and where the operator uses h or the queries' latent. Else they are a flat
+ * dim of that size that the operator does not use yet. */
 static int bind_rows(struct step *s, uint8_t dim, uint64_t rows, const char *name) {
     const uint8_t hidden = (uint8_t)global_dim("h"), latent = (uint8_t)global_dim("x");
     uint64_t *flat = s->w->m->flat;
@@ -286,8 +286,7 @@ static int bind_rows(struct step *s, uint8_t dim, uint64_t rows, const char *nam
     return fail_step(s, "has rows of one more size than are told apart", name);
 }
 
-/* What a part of a weight is: its tensor, or stack of tensors, and which elements in which order.
- */
+/* Describes a part of a weight: its tensor or stack of tensors, and the order of its elements. */
 static void tell_part(const struct weight_part *p, struct strbuf *out) {
     strbuf_str(out, p->name);
     if (p->stack != 0) strbuf_printf(out, " x %u", p->stack);
@@ -305,8 +304,8 @@ static int absent_arg(struct step *s, uint32_t arg) {
     return QN_OK;
 }
 
-/* The parts of a weight that an argument is, as text. An argument without parts of its own is all
- * of them, one after the other. */
+/* Describes the n parts of a weight that an argument is. An argument without parts of its own is
+ * all of them, one after the other. */
 static int tell_parts(struct step *s, const struct weight_part *p, uint32_t n, struct strbuf *out) {
     for (uint32_t i = 0; i < n; i++) {
         if (i > 0) strbuf_str(out, ", then ");
@@ -315,7 +314,7 @@ static int tell_parts(struct step *s, const struct weight_part *p, uint32_t n, s
     return strbuf_status(s->w->d, out);
 }
 
-/* Rows of a part times columns are the dims' sizes. */
+/* A part's rows times its columns must be the product of the dims' sizes. */
 static int weight_arg(struct step *s, uint32_t arg, const struct tensor *t) {
     const struct kgraph *g = s->w->g;
     const struct expr_arg *a = &s->x->args[arg];
@@ -341,7 +340,7 @@ static int weight_arg(struct step *s, uint32_t arg, const struct tensor *t) {
     return rc;
 }
 
-/* The dims of a part of a value whose last dim is flat: those behind the value's others. */
+/* The dims of a part of a value whose last dim is flat: those after the value's other dims. */
 static int dims_in_flat(struct step *s, const struct expr_arg *a, const struct tuple *have,
                         struct tuple *inner) {
     const uint32_t outer = have->n - 1u;
@@ -352,8 +351,8 @@ static int dims_in_flat(struct step *s, const struct expr_arg *a, const struct t
     return own_dims(s, a->name, a->dims + outer, a->n_dims - outer, inner);
 }
 
-/* Notes what an argument names of a value of n columns; another operator's argument of that name
- * names the same ones. No more than n are named. */
+/* Records that an argument names columns of a value of n columns. The same argument names the same
+ * columns in every operator of its kind. At most n columns are named. */
 static int name_columns(struct step *s, const struct expr_arg *a, struct tensor_value *v,
                         uint64_t columns, uint64_t n) {
     uint64_t before = 0;
@@ -368,7 +367,7 @@ static int name_columns(struct step *s, const struct expr_arg *a, struct tensor_
     return QN_OK;
 }
 
-/* What operators name of each value is all of it. */
+/* Checks that operators together name all columns of each value. */
 static int check_named(const struct walk *w) {
     for (size_t i = 0; i < w->g->tensors.n; i++) {
         const struct tensor_value *v = &w->values[i];
@@ -383,8 +382,9 @@ static int check_named(const struct walk *w) {
     return QN_OK;
 }
 
-/* A part of a value whose last dim is flat: each of its elements is some place there. Where, this
- * part of this operand and the number of columns say, and nothing else is known of it. */
+/* A part of a value whose last dim is flat: each of its elements is at some place along that dim.
+ * The places depend on the part, its operator and the number of columns; nothing else is known of
+ * them. */
 static int flat_arg(struct step *s, uint32_t arg, struct tensor_value *v) {
     const struct expr_arg *a = &s->x->args[arg];
     const struct part *value = &v->parts[0];
@@ -420,7 +420,7 @@ static int value_arg(struct step *s, uint32_t arg, int32_t tensor) {
     return match_value(s, a, &v->parts[which].dims);
 }
 
-/* Whether an operand is bound to this argument: there may be one more for packed ones. */
+/* Whether an operand binds to this argument: packed operands may have an argument of their own. */
 static bool takes_layout(const struct step *s, const char *base, const char *part, bool packed) {
     char other[EXPR_NAME + 8];
     snprintf(other, sizeof other, "%s.packed", base);
@@ -428,7 +428,7 @@ static bool takes_layout(const struct step *s, const char *base, const char *par
     return !packed || expr_find_arg(s->x, other) < 0;
 }
 
-/* An attribute: a whole number is itself, another one a symbol. */
+/* An attribute: a whole number is itself, any other number is a symbol. */
 static int attr_arg(struct step *s, uint32_t arg) {
     const struct expr_arg *a = &s->x->args[arg];
     const struct op_attrs *of = &s->op->attrs;
@@ -456,7 +456,7 @@ static int attr_arg(struct step *s, uint32_t arg) {
     return fail_step(s, "is no attribute of an operator", a->name);
 }
 
-/* The name of what depends on the logits and on how many are chosen. */
+/* The name of an argument that depends on the logits and on how many are chosen. */
 static int tell_logits(struct step *s, const char *name, char *out, size_t room) {
     const struct op_attrs *a = &s->op->attrs;
     for (uint32_t i = 0; i < s->x->n_args; i++) {
@@ -468,7 +468,7 @@ static int tell_logits(struct step *s, const char *name, char *out, size_t room)
     return fail_step(s, "depends on logits, which the operator does not have", name);
 }
 
-/* What an argument is that is no operand: op.def lists them. */
+/* An argument that is no operand; op.def lists these. */
 static int other_arg(struct step *s, uint32_t arg, const char *base, const char *part) {
     const struct expr_arg *a = &s->x->args[arg];
     char name[160];
@@ -490,7 +490,8 @@ static int other_arg(struct step *s, uint32_t arg, const char *base, const char 
     return make_input(s->w, name, expr_form_kind((enum expr_kind)a->kind), &dims, &s->args[arg]);
 }
 
-/* weights: those arguments, after the others have said what k and n are. */
+/* weights: false binds the operands that are values, which determine k and n; true, in a second
+ * pass, all others. */
 static int bind_arg(struct step *s, uint32_t arg, bool weights) {
     const struct expr_arg *a = &s->x->args[arg];
     char base[EXPR_NAME];
@@ -508,7 +509,7 @@ static int bind_arg(struct step *s, uint32_t arg, bool weights) {
     return weights ? weight_arg(s, arg, t) : value_arg(s, arg, tensor);
 }
 
-/* Attributes that are sizes of dims are the model's. */
+/* Checks that attributes that are sizes of dims equal the model's. */
 static int check_attrs(const struct step *s) {
     const struct model_spec *spec = &s->w->g->spec;
     const struct op_attrs *a = &s->op->attrs;
@@ -531,23 +532,23 @@ static int check_attrs(const struct step *s) {
 
 /* ---- outputs ---- */
 
-/* LINEAR of the queries' latent makes heads. */
+/* LINEAR of the queries' latent makes heads, so it does not write the stream. */
 static bool is_stream_writer(const struct step *s) {
     const enum op_kind kind = s->op->kind;
     if (kind == OP_LINEAR) return !is_used(s, (uint8_t)global_dim("x"));
     return kind == OP_EMBED || kind == OP_SPLITK_SUM || kind == OP_EXPERT_DOWN;
 }
 
-/* Where the graphs are compared, and the value becomes a symbol. */
+/* Whether the graphs are compared at this output, and its value becomes a symbol. */
 static bool is_cut(const struct step *s, int slot) {
     const int32_t tensor = s->op->out[slot];
     if (s->w->g->tensors.items[tensor].role == TENSOR_STATE) return true;
     if (s->op->kind == OP_ROUTER || (s->op->kind == OP_LM_HEAD && slot == LM_OUT_LOGITS))
-        return true; /* what is chosen by logits is a function of them */
+        return true; /* choices by logits are functions of them */
     return is_stream_writer(s) && slot == STREAM_X;
 }
 
-/* Compared, too, and read no more. */
+/* Whether the outputs are also compared, without a symbol. */
 static bool is_end(const struct step *s) {
     return s->op->kind == OP_LM_HEAD || s->op->kind == OP_SAMPLE;
 }
@@ -583,7 +584,8 @@ static int set_value(struct step *s, uint32_t out, int slot, form_id form) {
     return QN_OK;
 }
 
-/* The forms of the outputs that `cuts` asks for, or of the others; those of cuts are known then. */
+/* The outputs of one operator. `run` makes the forms of the cuts or of the others; for the others,
+ * the cuts' symbols are known. */
 struct outputs {
     int slot[EXPR_MAX_OUT]; /* -1: the operator does not have it */
     bool cut[EXPR_MAX_OUT];
@@ -603,7 +605,7 @@ static void run(struct step *s, const struct outputs *o, bool cuts, form_id *nod
     expr_forms_of(s->w->m->f, s->x, &c, nodes);
 }
 
-/* A cut's value as it goes on: a symbol. */
+/* Replaces a cut's value by a symbol. */
 static int make_symbol(struct step *s, struct outputs *o, uint32_t i, const char *label) {
     const struct expr_out *out = &s->x->out[i];
     struct tuple dims;
@@ -630,7 +632,7 @@ static int run_cuts(struct step *s, struct outputs *o, form_id *nodes) {
     return QN_OK;
 }
 
-/* A part of no elements is not there: the parts before it are the whole tensor. */
+/* Drops a part of no elements: the parts before it are the whole tensor. */
 static int leave_empty_parts(struct step *s, struct outputs *o) {
     for (uint32_t i = 0; i < s->x->n_out; i++) {
         uint64_t before = 0;
@@ -706,8 +708,8 @@ static const struct kop *sampled(const struct kgraph *g, const struct kop *sampl
     return logits >= 0 && logits == part ? &g->ops.items[logits] : NULL;
 }
 
-/* Bands of LM_HEAD, and of SAMPLE, are all logit rows, one after the other; SAMPLE has the logits
- * of its own band. A band's forms do not tell which rows it has. */
+/* Checks that the bands of LM_HEAD, and those of SAMPLE, cover all logit rows in order, and that
+ * SAMPLE reads the logits of its own band. A band's forms do not show which rows it has. */
 static int check_bands(const struct walk *w) {
     const struct kgraph *g = w->g;
     uint32_t heads = 0, samples = 0; /* logit rows of the bands so far */
@@ -795,8 +797,8 @@ static int differs(const struct walk *w, const struct compared *c) {
     return QN_EVERIFY;
 }
 
-/* The reference's value with that label, which no other value of the graph has taken, or one has if
- * `taken`; most often the i-th. NULL: there is none. */
+/* The reference's value with that label that no value of the graph has matched yet, or, if `taken`,
+ * that one has; most often the i-th. NULL: there is none. */
 static struct compared *counterpart(const struct kgraph_meaning *m, const char *label, size_t i,
                                     bool taken) {
     for (size_t k = 0; k < m->reference.n; k++) {
@@ -806,14 +808,14 @@ static struct compared *counterpart(const struct kgraph_meaning *m, const char *
     return NULL;
 }
 
-/* Whether an operator makes once more what one of the first band does, of other logit rows. */
+/* Whether an operator repeats one of the first band for other logit rows. */
 static bool is_of_later_band(const struct kop *op) {
     return (op->kind == OP_LM_HEAD || op->kind == OP_SAMPLE) && op->attrs.band_first > 0;
 }
 
 static int compare(struct walk *w) {
     struct kgraph_meaning *m = w->m;
-    size_t n = 0; /* values that are not another band's, too */
+    size_t n = 0; /* values that are not of a later band */
     for (size_t i = 0; i < m->reference.n; i++) m->reference.items[i].taken = false;
     for (size_t i = 0; i < w->compared.n; i++) {
         const struct compared *c = &w->compared.items[i];

@@ -5,10 +5,10 @@
 #include "block/expr.h"
 #include "graph/op.h"
 
-/* The text; kind must be a valid op_kind. latent: in a model with latent attention. NULL: such a
- * model does not have the operator, or no other one has it. */
+/* The operator's text; kind must be a valid op_kind. latent: the model has latent attention. NULL:
+ * models of that kind do not have the operator. */
 const char *op_expr_text(enum op_kind kind, bool latent);
-/* Reads it. Errors: QN_EINTERNAL. */
+/* Parses that text. Errors: QN_EINTERNAL. */
 int op_expr_parse(struct diag *d, enum op_kind kind, bool latent, struct expr *x);
 
 #endif

@@ -25,7 +25,7 @@ struct parser {
     const char *file, *text;
     size_t n, at;
     uint32_t line, column;
-    int brackets; /* open ones: lines do not end in them */
+    int brackets; /* open ones; no line ends inside brackets */
     int depth;
     struct token token; /* the next one */
     struct expr *x;
@@ -46,7 +46,7 @@ static int fail_at(const struct parser *p, const struct token *t, int code, cons
     return fail(p->d, code, "%s:%u:%u: %s, have %s", p->file, t->line, t->column, what, have);
 }
 
-/* What is wrong there, without what stands there. */
+/* Reports an error at token t without quoting the token. */
 __attribute__((format(printf, 4, 5))) static int
 refuse(const struct parser *p, const struct token *t, int code, const char *fmt, ...) {
     char what[400];
@@ -182,7 +182,7 @@ static int need_name(struct parser *p, const char *what, char *out, struct token
 
 /* ---- nodes ---- */
 
-/* Positions are no numbers: they can be moved, and say where `pick` takes something. */
+/* Positions are not numbers: only MOVE operators may take them. */
 static int type_positions(const struct parser *p, const struct token *t, struct expr_node *node) {
     const bool moves = block_op_table[node->op].op_class == BLOCK_MOVE;
     for (int i = 0; i < BLOCK_MAX_ARITY; i++) {
@@ -260,7 +260,7 @@ static int declare_dim(struct parser *p, uint8_t *out) {
     return QN_OK;
 }
 
-/* A dim that the signature has. */
+/* A dim of the signature. */
 static int known_dim(struct parser *p, uint32_t *out) {
     const struct token t = p->token;
     if (t.kind != T_NAME) return want(p, "the name of a dim");
@@ -506,7 +506,7 @@ static int size(struct parser *p, const struct token *t, int32_t *out) {
                    (const int32_t[]){EXPR_NO_NODE, EXPR_NO_NODE, EXPR_NO_NODE}, out);
 }
 
-/* (a, b, ...): n of them; of two and more, any number that is folded. */
+/* (a, b, ...): as many operands as the operator takes; min and max fold any number of them. */
 static int elementwise(struct parser *p, const struct token *t, enum block_op op, int32_t *out) {
     const int n = block_op_table[op].arity;
     int32_t in[BLOCK_MAX_ARITY] = {EXPR_NO_NODE, EXPR_NO_NODE, EXPR_NO_NODE};
@@ -523,11 +523,11 @@ static int elementwise(struct parser *p, const struct token *t, enum block_op op
     return need_mark(p, ")");
 }
 
-/* Functions of texts. `max` is one of elements, or MAX_OVER. */
+/* The functions of texts. `max` is either MAX of elements or MAX_OVER. */
 static const struct {
     const char *name;
     enum block_op op;
-    int (*parse)(struct parser *, const struct token *, int32_t *); /* NULL: by its class */
+    int (*parse)(struct parser *, const struct token *, int32_t *); /* NULL: its class decides */
 } functions[] = {
     {"exp", BLOCK_OP_EXP, NULL},       {"log", BLOCK_OP_LOG, NULL},
     {"sqrt", BLOCK_OP_SQRT, NULL},     {"rsqrt", BLOCK_OP_RSQRT, NULL},
@@ -593,7 +593,7 @@ static int unary(struct parser *p, int32_t *out) {
     return rc;
 }
 
-/* a op b op c ..., of the operators that `marks` has. */
+/* a op b op c ..., where each op is one of `marks`. */
 static int chain(struct parser *p, const char *const marks[2], const enum block_op ops[2],
                  int (*inner)(struct parser *, int32_t *), int32_t *out) {
     TRY(inner(p, out));
@@ -634,8 +634,8 @@ static int kind_of(struct parser *p, struct expr_arg *arg) {
     return want(p, "act, vec, weight, const, state, mask, share, index(dim) or order(dim)");
 }
 
-/* The places of an order are as many as its elements: a dim is that of one order, and of none whose
- * size depends on it. */
+/* An order has as many places as elements. So a dim may be the places of one order only, and not of
+ * an order whose size depends on that dim. */
 static int check_order(const struct parser *p, const struct token *t, const struct expr_arg *arg) {
     if (arg->n_dims == 0) return refuse(p, t, QN_EFORMAT, "an order has a dim");
     for (uint32_t i = 0; i <= p->x->n_args; i++) {
@@ -742,7 +742,7 @@ static int signature(struct parser *p) {
 
 /* ---- lines ---- */
 
-/* An output's expression has no dims but the output's. */
+/* An output's expression may have only the output's dims. */
 static int define_output(struct parser *p, const struct token *t, int which, int32_t node) {
     struct expr *x = p->x;
     struct expr_out *out = &x->out[which];

@@ -3,8 +3,8 @@
 #include "block/compare.h"
 #include "block/field.h"
 
-/* Of arguments that may be absent, a const with a value is always that value; the others make as
- * many cases as there are sets of them. */
+/* The cases of arguments that may be absent. A const with a value always has that value. Each set
+ * of the others is one case. */
 struct cases {
     uint32_t fixed;                      /* arguments that are absent in every case, bits */
     uint32_t optional[EXPR_MAX_ARGS], n; /* the others */
@@ -30,8 +30,8 @@ static uint32_t case_absent(const struct cases *c, uint32_t number) {
 
 /* ---- the proof of one case ---- */
 
-/* The number of a's output whose forms are not equal; n_out: all are equal. *decided: both have a
- * form. */
+/* The number of a's first output whose forms are not equal; n_out: all are equal. *decided: both
+ * have a form. */
 static uint32_t unequal_output(struct forms *f, const struct compare_case *c, bool *decided) {
     const struct expr *a = c->m->a, *b = c->m->b;
     form_id args_a[EXPR_MAX_ARGS], args_b[EXPR_MAX_ARGS];
@@ -53,8 +53,8 @@ static uint32_t unequal_output(struct forms *f, const struct compare_case *c, bo
     return a->n_out;
 }
 
-/* Numbers at which the outputs are certainly not equal, with the line that tells. An operator with
- * `choose` has no values: nothing is found. */
+/* Looks for numbers at which the outputs are certainly not equal, and appends a line about them. An
+ * operator with `choose` has no values: nothing is found. */
 static int find_difference(struct diag *d, const struct compare_case *c, bool *differs,
                            struct strbuf *line) {
     enum field_answer answer = FIELD_SAME;
@@ -67,7 +67,7 @@ static int find_difference(struct diag *d, const struct compare_case *c, bool *d
     return QN_OK;
 }
 
-/* A proof that numbers contradict is a fault of the program, and is told as one. */
+/* If numbers contradict a proof, the program is at fault: reports an internal error. */
 static int cross_check(struct diag *d, const struct compare_case *c) {
     struct strbuf line = {0};
     bool differs = false;
@@ -79,7 +79,7 @@ static int cross_check(struct diag *d, const struct compare_case *c) {
     return rc;
 }
 
-/* Not proved: a difference is looked for. */
+/* Looks for a difference where nothing is proved. */
 static int refute(struct diag *d, const struct compare_case *c, enum verdict *verdict,
                   struct strbuf *why) {
     struct strbuf line = {0};

@@ -1,4 +1,4 @@
-/* thread_graph.c - which nodes are one thread graph, and its code. */
+/* thread_graph.c - finds the nodes of each thread graph and makes its code. */
 #include "block/thread_graph.h"
 
 #include "base/checked.h"
@@ -16,7 +16,7 @@ static bool is_reduction(const struct block_node *n) {
     return class == BLOCK_REDUCE || class == BLOCK_PRODUCT || class == BLOCK_ACCUMULATE;
 }
 
-/* Reductions before each node on the longest way to it. */
+/* Counts the reductions before each node, on the path with the most. */
 static void count_reductions(const struct block *b, uint8_t level[BLOCK_NODES]) {
     for (uint32_t i = 0; i < b->n_nodes; i++) {
         uint8_t operand[BLOCK_MAX_ARITY];
@@ -52,7 +52,7 @@ static void join(const struct block *b, uint8_t first[BLOCK_NODES]) {
     }
 }
 
-/* Nodes that something outside of the set reads. */
+/* The nodes of the set that a node or output outside the set reads. */
 static uint64_t read_outside(const struct block *b, uint64_t nodes) {
     uint64_t stored = 0;
     for (uint32_t i = 0; i < b->n_nodes; i++) {
@@ -97,7 +97,7 @@ static void code_load(struct coder *c, uint32_t node) {
         THREAD_LOAD, c->of_node[node], (uint8_t)node, BLOCK_NONE, BLOCK_NONE, (uint8_t)node};
 }
 
-/* Loads what is not there, frees what nobody reads any more, computes. */
+/* Loads missing operands, frees registers that no later node reads, and computes. */
 static void code_node(struct coder *c, uint32_t i) {
     const struct block_node *n = &c->b->node[i];
     struct thread_instruction in = {n->op, 0, BLOCK_NONE, BLOCK_NONE, BLOCK_NONE, (uint8_t)i};

@@ -14,7 +14,7 @@ struct answer {
     struct toolset tools;
     size_t max_calls, n_calls;
     enum mode mode;
-    bool has_text;       /* other than white space, since the beginning, a thought or a call */
+    bool has_text;       /* not only white space since the start, a thought or a call */
     bool follows;        /* a thought or a call came before */
     struct strbuf held;  /* may begin a mark, or a call that is not certain */
     struct strbuf space; /* white space, part of the text only if text follows */
@@ -41,7 +41,7 @@ static void add_space(struct answer *a, enum piece_kind kind) {
     strbuf_clear(&a->space);
 }
 
-/* A byte that is said. Without forms white space waits for nothing. */
+/* Adds a byte of the answer. Without forms white space is not held back. */
 static void say(struct answer *a, char byte) {
     if (is_space(byte) && (a->form || (a->follows && !a->has_text))) {
         strbuf_char(&a->space, byte);
@@ -69,7 +69,7 @@ static void think(struct answer *a, char byte) {
     add(a, PIECE_REASONING, &byte, 1);
 }
 
-/* Another part begins: white space around it is left out. */
+/* Begins another part: white space around it is left out. */
 static void turn(struct answer *a, enum mode mode) {
     a->mode = mode;
     a->has_text = false;
@@ -115,7 +115,7 @@ enum call_step call_expect(struct call_reader *c, const char *mark, char byte) {
 
 static void step(struct answer *a, char byte);
 
-/* Whether the mark begins with what is held. */
+/* Whether the mark begins with the held bytes. */
 static bool may_be(const struct answer *a, const char *mark) {
     return mark && mark_begins(mark, &a->held);
 }
@@ -124,7 +124,7 @@ static bool is_whole(const struct answer *a, const char *mark) {
     return mark && a->held.n == strlen(mark) && may_be(a, mark);
 }
 
-/* Takes the first byte that is held. */
+/* Takes the first held byte. */
 static char unhold(struct answer *a) {
     const char first = a->held.text[0];
     a->held.n--;
@@ -153,7 +153,7 @@ static void begin(struct answer *a, char byte) {
 static void thought(struct answer *a, char byte) {
     const struct reasoning_form *f = a->thinks;
     strbuf_char(&a->held, byte);
-    /* Some models open again what the prompt has opened. */
+    /* Some models repeat the opening mark that the prompt has already written. */
     while (a->held.n > 0 && !may_be(a, f->close) && !(may_be(a, f->open) && !a->has_text))
         think(a, unhold(a));
     if (is_whole(a, f->open)) strbuf_clear(&a->held);
@@ -221,7 +221,7 @@ static void step(struct answer *a, char byte) {
     modes[a->mode](a, byte);
 }
 
-/* What is held back at the end, and white space that was open. */
+/* Passes on the text held back at the end, and white space that was open. */
 static void end(struct answer *a) {
     if (a->mode == MODE_THOUGHT) {
         while (a->held.n > 0) think(a, unhold(a));

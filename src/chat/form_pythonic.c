@@ -2,8 +2,8 @@
  *
  *     [get_weather(city="Oslo", days=3), get_time()]
  *
- * A list is read whole: only then is it certain that all of it are calls. Arguments have names;
- * values are literals of Python or JSON, and are given out as JSON.
+ * A list is read whole, because only then is it certain that all its elements are calls. Arguments
+ * have names; values are literals of Python or JSON, and are passed on as JSON.
  */
 #include "chat/tool_form.h"
 
@@ -18,7 +18,7 @@ enum { LIST_MAX = 256 << 10, VALUE_DEPTH = 64 };
 
 /* ---- one value, as JSON --------------------------------------------------------------------- */
 
-/* A list that is whole, and the JSON that is made of it. */
+/* A complete list, and the JSON made from it. */
 struct literal {
     const char *at; /* NUL behind the text */
     struct strbuf out;
@@ -102,7 +102,7 @@ static bool read_text(struct literal *l) {
     return true;
 }
 
-/* A number that JSON has, too. */
+/* A number that is valid in JSON, too. */
 static bool read_number(struct literal *l) {
     const char *from = l->at;
     if (*l->at == '-') l->at++;
@@ -210,7 +210,8 @@ static bool read_arguments(struct literal *l) {
     return true;
 }
 
-/* Reads the whole list; `give`: the calls are given out, as is done once it is known to be right.
+/* Reads the whole list; `give`: passes the calls on, which is done once the list is known to be
+ * right.
  */
 static bool read_calls(struct call_reader *c, struct literal *l, bool give) {
     l->at = strbuf_text(&c->word) + 1;
@@ -246,7 +247,7 @@ static enum call_step take_list(struct call_reader *c) {
 
 /* ---- bytes ---------------------------------------------------------------------------------- */
 
-/* Where the list ends, by brackets and both kinds of quotes. */
+/* Whether the byte ends the list, judged by brackets and both kinds of quotes. */
 static bool closes(struct call_reader *c, char byte) {
     struct nesting *n = &c->nesting;
     if (n->escaped) {
@@ -265,7 +266,7 @@ static bool closes(struct call_reader *c, char byte) {
     return false;
 }
 
-/* The name of the first call must be a tool's: most text in brackets ends here. */
+/* The name of the first call must be that of a tool: most text in brackets is ruled out here. */
 static enum call_step read_name(struct call_reader *c, char byte) {
     if (c->name.n == 0 && is_space(byte)) return CALL_GOES_ON;
     if (byte == '(') {
@@ -303,7 +304,7 @@ static bool is_boolean(const json_t *schema) {
     return type && strcmp(type, "boolean") == 0;
 }
 
-/* One parameter, behind others or first. */
+/* One parameter, after others or as the first. */
 static void write_parameter(struct call_grammar *g, const struct tool *tool, const char *name) {
     json_t *property = grammar_property(tool, name);
     grammar_literal(g, name);
@@ -315,7 +316,7 @@ static void write_parameter(struct call_grammar *g, const struct tool *tool, con
     json_decref(property);
 }
 
-/* Rules first-T-I and then-T-I: parameters from the I-th on, where none came before and where some
+/* Rules first-T-I and then-T-I: the parameters from the I-th on, if none came before and if some
  * did. */
 static void write_parameters(struct call_grammar *g, const struct tool *tool) {
     const size_t t = (size_t)(tool - g->tools->items);

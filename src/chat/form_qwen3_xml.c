@@ -8,8 +8,8 @@
  *     </function>
  *     </tool_call>
  *
- * A parameter that the tool describes as a text is given out as it comes; others are read whole and
- * are JSON if they can be.
+ * A parameter that the tool describes as text is passed on as it arrives. Other parameters are read
+ * whole and passed on as JSON if they are valid JSON.
  */
 #include "chat/tool_form.h"
 
@@ -38,7 +38,7 @@ static bool is(const struct strbuf *b, const char *text) {
 
 /* ---- values --------------------------------------------------------------------------------- */
 
-/* Whether a schema takes a text of this type; of none, any. */
+/* Whether a schema names this type, alone or in its list. */
 static bool takes(const json_t *schema, const char *type) {
     const json_t *types = json_object_get(schema, "type");
     if (json_is_string(types)) return strcmp(json_string_value(types), type) == 0;
@@ -78,7 +78,7 @@ static bool is_shallow(const char *text) {
     return depth <= VALUE_DEPTH;
 }
 
-/* A value that was read whole: JSON, a word of Python's, or else a text. */
+/* A value that was read whole: JSON, a Python word, or otherwise text. */
 static void add_whole(struct call_reader *c) {
     static const char *const words[][2] = {{"True", "true"}, {"False", "false"}, {"None", "null"}};
     const struct strbuf *v = &c->word;
@@ -109,7 +109,7 @@ static enum call_step end_value(struct call_reader *c) {
     return go(c, BODY);
 }
 
-/* Text that is no end of the value after all: all but what may still begin one. */
+/* Adds the bytes of c->part to the value, up to those that may still begin its end. */
 static void release(struct call_reader *c) {
     while (c->part.n > 0 && !mark_begins(CLOSE, &c->part) && !mark_begins(CLOSE + 1, &c->part)) {
         if (c->quoted)
@@ -142,7 +142,7 @@ static enum call_step read_function(struct call_reader *c, char byte) {
     return go(c, BODY);
 }
 
-/* What is no tag ends the call; what was read of one is text. */
+/* Anything but a tag ends the call; the bytes read in search of a tag are text. */
 static enum call_step break_off(struct call_reader *c, const char *text, size_t n) {
     call_arguments(c, "}", 1);
     c->tool = NULL;
@@ -208,7 +208,7 @@ static enum call_step read(struct call_reader *c, char byte) {
 
 /* ---- the grammar ---------------------------------------------------------------------------- */
 
-/* A value of a parameter, as it is written: texts without quotes. */
+/* A value of a parameter as the form writes it: texts without quotes. */
 static void write_value(struct call_grammar *g, const struct tool *tool, const char *name) {
     const json_t *schema = tool_property(tool, name), *each;
     const json_t *list = json_object_get(schema, "enum");

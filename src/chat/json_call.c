@@ -43,7 +43,7 @@ static enum call_step go(struct json_call *j, enum json_call_state state) {
     return CALL_GOES_ON;
 }
 
-/* The name is whole: it must be a tool's. */
+/* The name is complete: it must be that of a tool. */
 static enum call_step take_name(struct call_reader *c) {
     struct json_call *j = &c->json;
     const struct tool *tool = toolset_find(call_tools(c), strbuf_text(&j->name), j->name.n);
@@ -97,7 +97,7 @@ static enum call_step begin_value(struct call_reader *c, char byte) {
     return go(j, byte == '"' || byte == '{' || byte == '[' ? JSON_IN_OTHER : JSON_IN_SCALAR);
 }
 
-/* The object ends: a call without arguments is one, too. */
+/* The object ends: without arguments it is a call, too. */
 static enum call_step finish(struct call_reader *c) {
     struct json_call *j = &c->json;
     if (!j->has_name) return CALL_IS_NOT;
@@ -152,6 +152,6 @@ static enum call_step read(struct call_reader *c, char byte) {
 
 enum call_step call_json(struct call_reader *c, char byte) {
     const enum call_step step = read(c, byte);
-    /* Behind the arguments a call is certain, whatever comes. */
+    /* After its arguments a call is certain, whatever follows. */
     return step == CALL_IS_NOT && c->tool ? CALL_ENDED : step;
 }

@@ -1,7 +1,7 @@
 /* json_call.h - a call as a JSON object, {"name": "f", "arguments": {...}}, byte by byte.
  *
- * The object's keys come in any order; "parameters" is another name for "arguments", and other keys
- * are passed over. The arguments are given out as they come once the name is known.
+ * The object's keys may have any order. "parameters" is another name for "arguments"; other keys
+ * are skipped. The arguments are passed on as they arrive, once the name is known.
  */
 #ifndef QN_CHAT_JSON_CALL_H
 #define QN_CHAT_JSON_CALL_H
@@ -11,13 +11,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* How deep a JSON value is open; what is in it is not looked at. Starts as {0}. */
+/* Nesting depth of a JSON value whose content is not looked at. Starts as {0}. */
 struct nesting {
     uint64_t depth;
     bool in_string, escaped;
 };
 
-/* Reads one byte; whether the outermost bracket closes with it. */
+/* Reads one byte; returns whether it closes the outermost bracket. */
 bool nesting_read(struct nesting *n, char byte);
 
 enum json_call_state {

@@ -8,7 +8,7 @@
 
 /* ---- the table ------------------------------------------------------------------------------ */
 
-/* In the order in which a template is held to them. */
+/* In the order in which a template is checked against them. */
 static const struct tool_form *const table[] = {&form_qwen3_xml, &form_hermes,   &form_mistral_args,
                                                 &form_mistral,   &form_pythonic, &form_llama3};
 
@@ -81,7 +81,7 @@ void grammar_schema(struct call_grammar *g, const json_t *schema) {
     free(text);
 }
 
-/* Whether all that a schema says of an object is beside each other: then it can be closed. */
+/* Whether the schema has no reference and no alternatives: then its object can be closed. */
 static bool is_plain(const json_t *schema) {
     static const char *const others[] = {"$ref", "anyOf", "oneOf", "allOf", "enum", "const"};
     for (size_t i = 0; i < COUNT_OF(others); i++)
@@ -89,7 +89,7 @@ static bool is_plain(const json_t *schema) {
     return true;
 }
 
-/* What the tool does not describe is no argument of its. */
+/* A parameter that the tool does not describe is no argument. */
 void grammar_arguments(struct call_grammar *g, const struct tool *tool) {
     if (tool->parameters && !is_plain(tool->parameters)) {
         grammar_schema(g, tool->parameters);

@@ -26,24 +26,24 @@ enum call_step {
     CALL_GOES_ON,
     CALL_ENDS,   /* with this byte */
     CALL_ENDED,  /* before this byte, which is read again */
-    CALL_IS_NOT, /* this byte does not fit: what is not certain yet is text, and the byte is read
-                  * again */
+    CALL_IS_NOT, /* this byte does not fit: text that is not certain yet is no call, and the byte is
+                  * read again */
 };
 
-/* Where the reading of one stretch of calls stands. */
+/* The reader's position in one stretch of calls. */
 struct call_reader {
     struct answer *answer;
-    const struct tool *tool; /* of the call that is certain; NULL: none is */
+    const struct tool *tool; /* of the call, once it is certain; NULL: not yet */
     int mark;                /* it began with starts[mark]; -1: with `first` */
     int state;               /* the form's own */
-    size_t matched;          /* bytes of a mark that is expected */
+    size_t matched;          /* bytes of an expected mark */
     struct json_call json;
     struct nesting nesting; /* of arguments */
-    struct strbuf word;     /* what is read whole */
+    struct strbuf word;     /* bytes that are read whole */
     struct strbuf name;     /* of a tool, or of a parameter */
     struct strbuf part;     /* may be the end of a value */
     bool quoted;            /* the parameter's value is a text */
-    char quote;             /* that is open */
+    char quote;             /* the quote that is open */
     size_t n_parameters;
 };
 
@@ -51,27 +51,27 @@ struct call_reader {
 struct call_grammar {
     struct strbuf text;
     const struct toolset *tools;
-    const struct tool *named;                         /* the one that must be called; NULL: any */
-    bool parallel;                                    /* more than one call may come */
+    const struct tool *named;                         /* the tool that must be called; NULL: any */
+    bool parallel;                                    /* allows more than one call */
     bool (*is_special)(void *user, const char *text); /* whether a mark is one special token */
     void *user;
 };
 
 struct tool_form {
     const char *name;         /* as vLLM spells it */
-    const char *const *names; /* further ones, NULL at the end */
+    const char *const *names; /* other names, NULL at the end */
     const char *const *signs; /* a template with one of these texts has the form, NULL at the end */
-    const char *needs;        /* ... if it has this one, too; NULL: nothing */
-    const char *const *marks; /* all that it uses, NULL at the end */
-    const char *starts[2];    /* of them, those that a call may begin with; NULL: none */
-    char first;               /* a call may begin with it where the answer begins; '\0': no */
+    const char *needs;        /* ... if it also has this one; NULL: no such condition */
+    const char *const *marks; /* all marks of the form, NULL at the end */
+    const char *starts[2];    /* those of them that may begin a call; NULL: none */
+    char first;               /* may begin a call at the start of the answer; '\0': none */
     size_t n_id;              /* characters of a call's id; 0: any */
     enum call_step (*read)(struct call_reader *c, char byte);
-    /* Appends the rule `root`. Errors: QN_EUNSUPPORTED where a schema has no such form. */
+    /* Appends the rule `root`. Errors: QN_EUNSUPPORTED if the form cannot express a schema. */
     int (*grammar)(struct diag *d, struct call_grammar *g);
 };
 
-/* By one of its names; NULL: there is none. */
+/* The form with this name; NULL: there is none. */
 const struct tool_form *tool_form_find(const char *name);
 /* The form of a template's text, and of all those with a name the one that fits a template best. */
 const struct tool_form *tool_form_of(const char *chat_template);
@@ -81,21 +81,21 @@ const char *tool_form_names(void);
 
 /* ---- for the rows ---- */
 
-/* The call of a tool is certain: what was held back is not text. */
+/* Begins the call of a tool, which is now certain: the held-back bytes are not text. */
 void call_begin(struct call_reader *c, const struct tool *tool);
 void call_arguments(struct call_reader *c, const char *text, size_t n);
-/* Bytes that the row has read, and that are text: before CALL_ENDED. */
+/* Gives back bytes that the row has read and that are text, before it returns CALL_ENDED. */
 void call_unread(struct call_reader *c, const char *text, size_t n);
 const struct toolset *call_tools(const struct call_reader *c);
 
-/* One byte of a mark that must come now: CALL_GOES_ON, CALL_ENDS after its last byte, or
- * CALL_IS_NOT. */
+/* Reads one byte of a mark that must come now. Returns CALL_GOES_ON, CALL_ENDS after the mark's
+ * last byte, or CALL_IS_NOT. */
 enum call_step call_expect(struct call_reader *c, const char *mark, char byte);
-/* One byte of a call in JSON; begins the call when it is certain. CALL_ENDED: the object has broken
- * off after its arguments. */
+/* Reads one byte of a call in JSON; begins the call when it is certain. CALL_ENDED: the object
+ * broke off after its arguments. */
 enum call_step call_json(struct call_reader *c, char byte);
 
-/* Whether the mark begins with what is in b. */
+/* Whether the mark begins with the bytes in b. */
 static inline bool mark_begins(const char *mark, const struct strbuf *b) {
     return b->n <= strlen(mark) && memcmp(mark, strbuf_text(b), b->n) == 0;
 }
@@ -111,9 +111,10 @@ void grammar_mark(struct call_grammar *g, const char *text);
 void grammar_schema(struct call_grammar *g, const json_t *schema);
 /* Arguments of a tool as a JSON object. */
 void grammar_arguments(struct call_grammar *g, const struct tool *tool);
-/* Rules `name`, `name-1` ...: all texts without `mark`, whose first byte it has only once. */
+/* Rules `name`, `name-1` ...: all texts without `mark`. The first byte of `mark` occurs in it
+ * once. */
 void grammar_without(struct call_grammar *g, const char *name, const char *mark);
-/* The tools that may be called, one after the other; before NULL: the first one. */
+/* Iterates over the tools that may be called; before NULL: the first one. */
 const struct tool *grammar_next(const struct call_grammar *g, const struct tool *before);
 /* The rule `call`: one of the tools, {"name": "f", <key>: {...}} each. */
 void grammar_json_calls(struct call_grammar *g, const char *key);

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How deep a text's brackets are, without a parser's stack. */
+/* Nesting depth of a text's brackets, found without a recursive parser. */
 static size_t depth_of(const char *text) {
     size_t depth = 0, most = 0;
     bool in_string = false;
@@ -24,7 +24,7 @@ static size_t depth_of(const char *text) {
     return most;
 }
 
-/* Letters, digits and what stands in names of namespaces: nothing that a form of calls uses. */
+/* Letters, digits and the characters of namespaces: none that a form of calls uses. */
 static bool is_name(const char *name, size_t n) {
     for (size_t i = 0; i < n; i++) {
         const char c = name[i];
@@ -54,7 +54,7 @@ static int read_one(struct diag *d, const json_t *item, size_t i, struct toolset
     if (type && strcmp(type, "object") != 0)
         return fail(d, QN_EINVAL, "tools[%zu].function.parameters.type: want 'object'", i);
     struct tool *made = &t->items[t->n++];
-    memcpy(made->name, name, strlen(name) + 1); /* is_name has bounded it */
+    memcpy(made->name, name, strlen(name) + 1); /* is_name has bounded its length */
     made->parameters = json_is_object(parameters) ? parameters : NULL;
     return QN_OK;
 }

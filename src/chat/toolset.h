@@ -36,7 +36,7 @@ struct toolset {
 int toolset_read(struct diag *d, const char *json, struct toolset *t);
 void toolset_fini(struct toolset *t);
 
-/* The tool of that name; NULL: there is none. */
+/* The tool with that name; NULL: there is none. */
 const struct tool *toolset_find(const struct toolset *t, const char *name, size_t n);
 /* Whether some tool's name begins with text[0, n). */
 bool toolset_begins(const struct toolset *t, const char *text, size_t n);

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --chat-template-kwargs with the switch for thinking in it. */
+/* Reads --chat-template-kwargs and adds the switch for thinking. */
 static int read_kwargs(const struct options *o, char **kwargs) {
     const char *text = options_text(o, OPT_CHAT_TEMPLATE_KWARGS, NULL);
     bool on = options_flag(o, OPT_ENABLE_THINKING), off = options_flag(o, OPT_NO_ENABLE_THINKING);

@@ -1,5 +1,4 @@
-/* chat_prompt.h - conversations as prompts: the options about chat templates, for chat and
- * tokenize. */
+/* chat_prompt.h - conversations as prompts: the chat template options, for chat and tokenize. */
 #ifndef QN_CLI_CHAT_PROMPT_H
 #define QN_CLI_CHAT_PROMPT_H
 
@@ -15,8 +14,8 @@ struct chat_prompt {
 int chat_prompt_open(const struct options *o, const char *dir, struct chat_prompt *p);
 void chat_prompt_close(struct chat_prompt *p);
 
-/* The prompt of a conversation, JSON as qn_chat_render takes it, with the opening of an answer
- * unless the conversation says otherwise. *text is released with qn_free(). */
+/* Renders a conversation (JSON as for qn_chat_render) as a prompt. The prompt ends with the opening
+ * of an answer unless the conversation says otherwise. *text is released with qn_free(). */
 int chat_prompt_render(const struct chat_prompt *p, const char *conversation, char **text,
                        size_t *n, qn_error *error);
 

@@ -165,7 +165,7 @@ static int count32(const struct options *o, enum option option, uint32_t *out) {
     return EXIT_OK;
 }
 
-/* Options that change nothing beside another one. */
+/* Refuses options that have no effect beside another one. */
 static int check_effects(const struct options *o) {
     static const struct {
         enum option option, beside;
@@ -230,7 +230,8 @@ int cli_engine_params(const struct options *o, qn_engine_params *p) {
     return rc;
 }
 
-/* Called by the library when the memory plan is made and nothing is taken yet. */
+/* The library calls this after the memory plan is made and before any of that memory is
+ * allocated. */
 static int announce(void *user, const qn_engine_info *info) {
     const struct options *o = user;
     char total[32], weights[32], kv[32], rest[32];

@@ -4,8 +4,8 @@
  *   one run:  submit B prompts ── first token of the last ═══ window ═══ first finish ── all done
  *
  * Only steps inside the window count: there all B requests decode together. If the KV cache is too
- * small for all of them, there is no such step and nothing to say of their time. The steps of
- * several runs of a batch size are taken together.
+ * small for all of them, there is no such step, and no time is reported. The steps of several runs
+ * of a batch size are pooled.
  */
 #include "cli/cli.h"
 #include "cli/tally.h"
@@ -19,15 +19,16 @@
 enum { MAX_BATCH = 1024, MAX_ITERS = 10000 };
 static const double FLOOR_SECONDS = 0.3; /* long enough to even out a scheduler's time slices */
 
-/* Of all runs of a batch size. */
+/* Results over all runs of a batch size. */
 struct run {
     uint32_t batch;
     uint64_t n_steps; /* in the windows; 0: the requests were never all in flight */
-    double ttft_ms;   /* the middle one of the runs */
+    double ttft_ms;   /* the median of the runs */
     double bytes_per_step;
-    double experts_read; /* by a layer of a step, on average; 0: the model has none */
-    double median_ms, p99_ms, max_ms, tokens_per_s; /* if they were */
-    double floor_rate; /* bytes per second: the better of the times before and after the runs */
+    double experts_read; /* by a layer in a step, on average; 0: the model has no experts */
+    double median_ms, p99_ms, max_ms, tokens_per_s; /* if n_steps > 0 */
+    double floor_rate; /* bytes per second: the better of the measurements before and after the
+                        * runs */
 };
 
 struct times {
@@ -40,7 +41,7 @@ struct bench {
     qn_engine *engine;
     qn_engine_info info;
     uint32_t input_len, output_len, n_iters;
-    double floor_rate; /* bytes per second, the best of all times that it was measured */
+    double floor_rate; /* bytes per second, the best of all measurements */
 };
 
 /* One request of a batch. */
@@ -91,8 +92,8 @@ static void sort(struct times *t) {
     if (t->n > 0) qsort(t->items, t->n, sizeof *t->items, compare_double);
 }
 
-/* Adds the steps, in ms, of the request that started last, between its first token and the first
- * finish; and how long the slowest waited for its first token. */
+/* Adds the steps, in ms, of the request whose first token came last, between that token and the
+ * first finish; and the longest wait for a first token. */
 static int measure(const struct lane *lanes, uint32_t batch, struct times *steps,
                    struct times *ttft) {
     uint64_t window_end = UINT64_MAX, slowest = 0;
@@ -111,7 +112,7 @@ static int measure(const struct lane *lanes, uint32_t batch, struct times *steps
     return rc == QN_OK ? EXIT_OK : cli_error("out of memory");
 }
 
-/* What a step reads beyond bytes_per_token, of experts that one token alone does not have. */
+/* Bytes that a step reads beyond bytes_per_token: experts that one token alone does not use. */
 static double more_experts(const struct bench *b, const struct run *r) {
     if (r->experts_read == 0) return 0;
     return (r->experts_read - b->info.experts_per_token) * b->info.n_expert_layers *
@@ -194,7 +195,8 @@ static int measure_floor(struct bench *b, double *rate) {
     return EXIT_OK;
 }
 
-/* All runs, each with its floor: on a CPU that others use it moves while the program runs. */
+/* All runs, each with its own floor: on a CPU that other processes use, the floor changes over
+ * time. */
 static int run_all(struct bench *b, struct run *runs, size_t n) {
     double before = 0, after = 0;
     int rc = measure_floor(b, &before);
@@ -275,7 +277,7 @@ static int print_text(const struct bench *b, const struct run *runs, size_t n) {
 
 /* ---- the command -------------------------------------------------------------------------- */
 
-/* Lengths and batch sizes from the options; the engine is made as large as they need. */
+/* Reads lengths and batch sizes from the options, and makes the engine as large as they need. */
 static int plan(struct bench *b, qn_engine_params *params, struct run *runs, size_t *n) {
     const struct option_value *batches = &b->o->values[OPT_BATCH_SIZE];
     int64_t in = options_integer(b->o, OPT_INPUT_LEN, 64);
@@ -302,7 +304,7 @@ static int plan(struct bench *b, qn_engine_params *params, struct run *runs, siz
         return cli_usage("--max-num-seqs: %u is less than the largest batch size, %u",
                          params->max_num_seqs, largest);
     if (params->max_model_len == 0) params->max_model_len = b->input_len + b->output_len;
-    params->no_prefix_caching = 1; /* its prompts are alike */
+    params->no_prefix_caching = 1; /* every run has the same prompts */
     return EXIT_OK;
 }
 

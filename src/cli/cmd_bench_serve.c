@@ -1,4 +1,4 @@
-/* cmd_bench_serve.c - quern bench serve: what clients of a server see under load. */
+/* cmd_bench_serve.c - quern bench serve: what a server's clients see under load. */
 #include "cli/cli.h"
 
 #include "base/array.h"

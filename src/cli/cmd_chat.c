@@ -13,8 +13,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Ctrl-C ends the answer, not the program. A signal handler can reach nothing but a variable like
- * this; only this command installs it. */
+/* Ctrl-C ends the answer, not the program. A signal handler can use only a variable like this; only
+ * this command installs the handler. */
 static volatile sig_atomic_t interrupted;
 
 static void on_interrupt(int number) {
@@ -30,7 +30,7 @@ struct chat {
     json_t *messages; /* array of {"role", "content"} */
     struct line_input in;
     uint32_t max_model_len;
-    bool over;   /* the conversation cannot go on: /exit, or stdout is gone */
+    bool over;   /* no further turn: /exit, or stdout is closed */
     bool failed; /* a question from a pipe has no answer */
 };
 
@@ -48,7 +48,7 @@ static int reset(struct chat *c) {
 
 static int ask_again(struct chat *c, qn_request **request);
 
-/* The conversation so far as a prompt, and the request for its answer. */
+/* Renders the conversation so far as a prompt, and submits the request for its answer. */
 static int ask(struct chat *c, qn_request **request) {
     qn_error error;
     char *text;
@@ -65,8 +65,8 @@ static int ask(struct chat *c, qn_request **request) {
     return rc == QN_OK ? EXIT_OK : cli_failed(&error);
 }
 
-/* The last message, alone, where the conversation fills the context. A person decides what to do; a
- * pipe cannot, and its questions are to be answered. */
+/* Asks the last message alone, because the conversation fills the context. On a terminal the user
+ * decides instead; a pipe cannot, and its questions must be answered. */
 static int ask_again(struct chat *c, qn_request **request) {
     if (c->in.terminal)
         return cli_error("the conversation fills the context of %u positions: /reset starts over; "
@@ -82,7 +82,7 @@ static int ask_again(struct chat *c, qn_request **request) {
     return rc == EXIT_OK ? ask(c, request) : rc;
 }
 
-/* Why the answer is not whole, for people. */
+/* Tells the user why the answer is incomplete. */
 static void note_end(const struct chat *c, qn_request *request, const struct tally *t) {
     size_t n_prompt;
     qn_request_prompt_ids(request, &n_prompt);
@@ -112,12 +112,12 @@ static int answer(struct chat *c, qn_request *request, struct tally *tally) {
     } while (qn_request_finish_reason(request) == QN_RUNNING);
     putchar('\n');
     c->over = fflush(stdout) != 0;
-    if (c->over) return EXIT_FAILED; /* main says why */
+    if (c->over) return EXIT_FAILED; /* main prints why */
     note_end(c, request, tally);
     return EXIT_OK;
 }
 
-/* One turn; when it fails the conversation is as it was before. */
+/* One turn; if it fails, the conversation is the same as before. */
 static int turn(struct chat *c, const char *text, size_t n) {
     qn_request *request = NULL;
     struct tally tally;
@@ -170,7 +170,7 @@ static int command_help(struct chat *c) {
     return EXIT_OK;
 }
 
-/* "/word", with nothing else on the line; "/etc/hosts is what?" is a question. */
+/* "/word" with nothing else on the line; "/etc/hosts is what?" is a question. */
 static bool is_command(const char *text, size_t n) {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyz-_?";
     return text[0] == '/' && n > 1 && 1 + strspn(text + 1, letters) == n;
@@ -188,7 +188,8 @@ static int say(struct chat *c, const char *text, size_t n) {
     return turn(c, text + escaped, n - escaped);
 }
 
-/* Until the input ends. What went wrong has been said; the next question is asked all the same. */
+/* Runs until the input ends. A failed turn has printed its error; the next question is asked
+ * anyway. */
 static int converse(struct chat *c) {
     int rc = reset(c);
     while (rc == EXIT_OK && !c->over) {
@@ -204,7 +205,7 @@ static int converse(struct chat *c) {
     return c->failed ? EXIT_FAILED : rc;
 }
 
-/* Whether the template takes such a conversation, before the weights are loaded. */
+/* Checks that the template accepts such a conversation, before the weights are loaded. */
 static int try_template(struct chat *c, const char *dir) {
     qn_error error;
     char *text = NULL, *messages = NULL;

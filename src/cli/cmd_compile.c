@@ -17,7 +17,7 @@ static int copy_to_stdout(int fd) {
     return rc;
 }
 
-/* Through memory, so that nothing is on stdout unless all of it is. */
+/* Compiles to memory first, so that stdout gets all of the program or nothing. */
 static int to_stdout(const qn_engine_params *params) {
     char path[64];
     qn_error error;

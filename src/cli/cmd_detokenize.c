@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-/* `lines`: what the ids are from, NULL: not from a line. */
+/* `lines`: the file of the ids; NULL: they are not from a file. */
 static int detokenize(const struct options *o, const qn_tokenizer *t, const struct jsonl *lines,
                       const int32_t *ids, size_t n) {
     char *text;

@@ -1,4 +1,4 @@
-/* cmd_env.c - quern env: what a report of a problem should say about the machine. */
+/* cmd_env.c - quern env: facts about the machine for problem reports. */
 #include "cli/cli.h"
 
 #include <stdio.h>

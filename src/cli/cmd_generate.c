@@ -13,7 +13,7 @@
 
 enum {
     DEFAULT_MAX_TOKENS = 256,
-    LEAST_AHEAD = 1024, /* prompts that are handed over before the first one's result is printed */
+    LEAST_AHEAD = 1024, /* prompts that are submitted before the first result is printed */
 };
 
 /* One output of a prompt. */
@@ -33,10 +33,10 @@ struct run {
     const struct options *o;
     qn_engine *engine;
     const struct sampling *checked; /* of the options, without an engine */
-    struct sampling *base, *own;    /* of the options; of the prompt that is handed over */
+    struct sampling *base, *own;    /* of the options; of the prompt that is being submitted */
     struct job *jobs;               /* [n_jobs] */
     size_t n_jobs;
-    bool has_text, live;               /* live: the only output's text is printed as it comes */
+    bool has_text, live;               /* live: the only output's text is printed as it arrives */
     size_t n_failed;                   /* lines with an error in place of a result ... */
     const struct prompt *first_failed; /* ... and the first of them */
     struct tally_sum sum;
@@ -52,7 +52,7 @@ static void job_fini(struct job *job) {
     job->n = 0;
 }
 
-/* What is wrong with a prompt: the result of its line, else of the run. */
+/* Records an error of a prompt: as the result of its line, else of the run. */
 static int refuse(struct job *job, const char *reason) {
     if (job->prompt->line) return prompt_refuse(job->prompt, reason);
     return cli_error("%s", reason);
@@ -69,7 +69,7 @@ static int submit_one(const struct run *run, const struct prompt *p, uint32_t in
                         .n_text = p->n_text,
                         .no_special = options_flag(run->o, OPT_NO_SPECIAL_TOKENS)};
     qn_sampling_params s = run->own->params;
-    s.seed += index; /* counts if there is one */
+    s.seed += index; /* used only if has_seed */
     int rc;
     while ((rc = qn_request_submit(run->engine, &prompt, &s, request, error)) == QN_EBUSY)
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL); /* the queue is full */
@@ -80,7 +80,7 @@ static int submit(struct run *run, struct job *job) {
     struct diag d = {0};
     qn_error error;
     if (job->prompt->refusal) return EXIT_OK;
-    sampling_fini(run->own); /* the prompt's before it */
+    sampling_fini(run->own); /* of the prompt before */
     if (prompt_sampling(&d, job->prompt, run->base, run->own) != QN_OK)
         return refuse(job, d.message);
     sampling_warn(run->o, run->engine, run->own);
@@ -139,7 +139,7 @@ static json_t *top_json(const qn_token_logprob *top, size_t n) {
     return array;
 }
 
-/* The fields of one output, into *o. */
+/* Writes the fields of one output into *o. */
 static void put_answer(json_t *o, const struct run *run, const struct tally *t) {
     json_t *ids = json_array(), *logprobs = json_array(), *tops = json_array();
     for (size_t i = 0; i < t->n; i++) {
@@ -160,7 +160,7 @@ static void put_answer(json_t *o, const struct run *run, const struct tally *t) 
                                                 : json_null());
 }
 
-/* The scores of the prompt's tokens, null for the first; nothing if they were not asked for. */
+/* Writes the scores of the prompt's tokens, null for the first; nothing if not requested. */
 static void put_scores(json_t *o, qn_request *request) {
     const float *logprobs;
     const qn_token_logprob *top;
@@ -214,7 +214,7 @@ static json_t *job_json(const struct run *run, const struct job *job) {
     return o;
 }
 
-/* A line after each text that is not the only one: which it was and how it ended. */
+/* Prints a line after each text if there are several: its number, and how it ended. */
 static void print_end(const struct job *job, uint32_t index, const char *end) {
     printf("\n--- prompt %lu", job->prompt->line ? job->prompt->line : 1);
     if (job->n > 1) printf(", text %u", index + 1);

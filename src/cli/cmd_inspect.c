@@ -1,4 +1,4 @@
-/* cmd_inspect.c - quern inspect: what the compiler made of a model, as a table or as JSON. */
+/* cmd_inspect.c - quern inspect: the compiler's results for a model, as a table or as JSON. */
 #include "cli/cli.h"
 
 #include <stdio.h>
@@ -40,7 +40,7 @@ static void print_variant(const json_t *variant) {
            number(normal, "overhead_percent"), whole(variant, "pairs"), whole(variant, "events"));
 }
 
-/* One of several ways: "* " if it was taken, its cost, or what it lacks. */
+/* One of several implementations: "* " if it was chosen, its cost, or what it lacks. */
 static void print_way(const json_t *way, const char *name) {
     const char *why_not = json_string_value(json_object_get(way, "why_not"));
     printf("    %s %-44s ", json_is_true(json_object_get(way, "taken")) ? "*" : " ",

@@ -50,7 +50,8 @@ static void print_account(const json_t *root) {
            number(root, "percent_of_floor"));
 }
 
-/* How even the workers' shares are: of all tasks, and of operators of which each worker has some.
+/* How even the workers' shares are: over all tasks, and over each operator with at least one task
+ * per worker.
  */
 static void print_balance(const json_t *root) {
     const double workers = number(root, "n_workers");
@@ -64,7 +65,7 @@ static void print_balance(const json_t *root) {
         printf("experts read by a layer: %.2f\n", number(root, "experts_read_per_layer"));
 }
 
-/* The workers that the others waited for the longest; all of them are in the JSON form. */
+/* The workers that other workers waited for the longest; the JSON form has all workers. */
 static void print_workers(const json_t *workers) {
     enum { MOST = 5 };
     size_t i, n = json_array_size(workers), shown[MOST], n_shown = 0;
@@ -119,7 +120,7 @@ static void print_losses(const json_t *root) {
         printf("%3zu. %8.1f us  %s\n", i + 1, number(loss, "us"), text(loss, "why"));
 }
 
-/* What a GPU's loaders had requested, and could have; nothing of a CPU. */
+/* Bytes that a GPU's loaders had in flight, and pages that were free; nothing for a CPU. */
 static void print_ring(const json_t *root) {
     const json_t *ring = json_object_get(root, "ring");
     double n = (double)whole(ring, "n_loaders");

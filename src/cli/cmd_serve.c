@@ -23,7 +23,7 @@ static int open_engine(void *user, qn_engine **engine) {
     return cli_open_engine(s->o, &s->engine, engine) == EXIT_OK ? QN_OK : QN_EINVAL;
 }
 
-/* A GPU lists no most likely tokens: only the CPU is opened for them unasked. */
+/* A GPU cannot list most likely tokens, so only a CPU engine is opened for them by default. */
 static uint32_t default_logprobs(const struct options *o) {
     const char *backend = options_text(o, OPT_BACKEND, "auto");
     char *text = NULL;
@@ -39,7 +39,7 @@ static uint32_t default_logprobs(const struct options *o) {
     return has_gpu ? 0 : MAX_LOGPROBS;
 }
 
-/* Counts of the server's own, each in its bounds. */
+/* Counts of the server itself, each within its bounds. */
 static int read_counts(const struct options *o, struct server_params *p) {
     const struct {
         enum option option;

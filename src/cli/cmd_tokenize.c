@@ -11,7 +11,7 @@ static json_t *ids_json(const int32_t *ids, size_t n) {
     return array;
 }
 
-/* `lines`: what the text is from, NULL: not from a line. */
+/* `lines`: the file of the text; NULL: it is not from a file. */
 static int tokenize(const struct options *o, const qn_tokenizer *t, const struct jsonl *lines,
                     const char *text, size_t n) {
     int32_t *ids;
@@ -48,7 +48,7 @@ static int tokenize_lines(const struct options *o, const qn_tokenizer *t) {
     return rc;
 }
 
-/* One conversation: its prompt, and the ids of that. */
+/* One conversation: its prompt, and the prompt's ids. */
 static int tokenize_chat(const qn_tokenizer *t, const struct chat_prompt *p,
                          const struct jsonl *line) {
     char *text = NULL;

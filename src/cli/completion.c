@@ -12,14 +12,14 @@ static bool same_first(int a, int b) {
     return strcspn(y, " ") == n && strncmp(x, y, n) == 0;
 }
 
-/* Whether no earlier command begins with the same word: its second words are offered with it. */
+/* Whether no earlier command begins with the same word; this one then offers all second words. */
 static bool leads(int command) {
     for (int c = 0; c < command; c++)
         if (same_first(c, command)) return false;
     return true;
 }
 
-/* The second words of the commands that begin as this one does. */
+/* The second words of the commands with the same first word. */
 static void second_words(struct strbuf *out, int command) {
     for (int c = 0; c < N_COMMANDS; c++) {
         const char *second = strchr(command_table[c].name, ' ');

@@ -19,8 +19,8 @@ void help_overview(struct strbuf *out) {
                     "in QN_DUMP_DIR, by itself in the current folder; `quern man` has the rest.\n");
 }
 
-/* Appends text in lines of at most HELP_WIDTH, each from HELP_COLUMN on; `at` is where the cursor
- * stands. */
+/* Appends text in lines of at most HELP_WIDTH, each from HELP_COLUMN on; `at` is the cursor's
+ * column. */
 static void wrap(struct strbuf *out, int at, const char *text) {
     while (*text) {
         if (at > HELP_COLUMN - 2) {

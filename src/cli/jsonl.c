@@ -21,8 +21,8 @@ void jsonl_close(struct jsonl *j) {
     *j = (struct jsonl){0};
 }
 
-/* The next line that is not empty; j->n is 0 at the end. The file may begin with a byte order mark,
- * as some editors write it. Errors: QN_EIO. */
+/* Reads the next line that is not empty; j->n is 0 at the end. The file may begin with a byte order
+ * mark, as some editors write it. Errors: QN_EIO. */
 static int read_line(struct diag *d, struct jsonl *j) {
     do {
         ssize_t n = getline(&j->line, &j->capacity, j->file);
@@ -42,8 +42,8 @@ int jsonl_line(struct jsonl *j) {
     return read_line(&d, j) == QN_OK ? EXIT_OK : cli_error("%s", d.message);
 }
 
-/* Where the value of a `"seed":` begins whose digits end at `end`; SIZE_MAX: no such thing is
- * there.
+/* Where the value of a `"seed":` begins whose digits end at `end`; SIZE_MAX: there is no such
+ * value.
  */
 static size_t seed_before(const struct jsonl *j, size_t end) {
     static const char key[] = "\"seed\"";
@@ -54,8 +54,8 @@ static size_t seed_before(const struct jsonl *j, size_t end) {
     return at >= n && memcmp(j->line + at - n, key, n) == 0 ? start : SIZE_MAX;
 }
 
-/* jansson's integers are signed: a seed from 2^63 on is the negative one of the same 64 bits. NULL:
- * that is not what is wrong with the line. */
+/* jansson's integers are signed, so a seed from 2^63 on becomes the negative one with the same 64
+ * bits. NULL: the line has another error. */
 static json_t *read_wide_seed(const struct jsonl *j, json_error_t *e) {
     char number[24], *end;
     if (json_error_code(e) != json_error_numeric_overflow) return NULL;
@@ -73,7 +73,7 @@ static json_t *read_wide_seed(const struct jsonl *j, json_error_t *e) {
     strbuf_fini(&text);
     if (value == NULL || json_integer_value(json_object_get(value, "seed")) == (json_int_t)seed)
         return value;
-    json_decref(value); /* some other object's seed */
+    json_decref(value); /* the seed belongs to another object */
     return NULL;
 }
 

@@ -18,8 +18,8 @@ static const char QUOTES[] = "\"\"\"";
 struct editor {
     EditLine *el;
     History *history;
-    bool interrupted; /* by Ctrl-C in the line that is being edited */
-    char prompt[3];   /* "> ", ". " where a text goes on */
+    bool interrupted; /* Ctrl-C was pressed in the edited line */
+    char prompt[3];   /* "> ", ". " where a text continues */
 };
 
 /* ---- the editor --------------------------------------------------------------------------- */
@@ -47,7 +47,7 @@ static void editor_close(struct editor *e) {
     free(e);
 }
 
-/* The editor takes bytes apart into characters by the locale, and texts are UTF-8 anywhere. */
+/* The editor splits bytes into characters by the locale, but texts are always UTF-8. */
 static void set_characters(void) {
     setlocale(LC_CTYPE, "");
     if (strcmp(nl_langinfo(CODESET), "UTF-8") != 0) setlocale(LC_CTYPE, "C.UTF-8");
@@ -70,7 +70,7 @@ static struct editor *editor_open(void) {
     el_set(e->el, EL_EDITOR, "emacs");
     el_set(e->el, EL_HIST, history, e->history);
     el_source(e->el, NULL); /* the user's .editrc */
-    /* el_set would make copies of the names, which el_end does not free. */
+    /* el_set would copy the names, and el_end does not free the copies. */
     el_wset(e->el, EL_ADDFN, L"quern-interrupt", L"drop the text", on_interrupt);
     el_set(e->el, EL_SETTY, "-d", "-isig", NULL); /* Ctrl-C is a key while a line is edited */
     el_set(e->el, EL_BIND, "^C", "quern-interrupt", NULL);
@@ -140,7 +140,7 @@ static bool ends_with(const char *text, size_t n, const char *end) {
     return n >= n_end && memcmp(text + n - n_end, end, n_end) == 0;
 }
 
-/* The lines of a text, from its first one on, into in->text. */
+/* Collects the lines of a text, from its first one on, into in->text. */
 static enum line_result gather(struct line_input *in, const char *line, size_t n) {
     const bool quoted = n >= 3 && memcmp(line, QUOTES, 3) == 0;
     if (quoted) line += 3, n -= 3;

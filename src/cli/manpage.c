@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* Appends text with what roff would take for itself escaped. */
+/* Appends text, with the characters that roff would interpret escaped. */
 static void roff(struct strbuf *out, const char *text, size_t n) {
     for (size_t i = 0; i < n; i++) {
         bool line_start = i == 0 || text[i - 1] == '\n';
@@ -47,7 +47,8 @@ static void option_entry(struct strbuf *out, const struct option_info *info) {
     strbuf_char(out, '\n');
 }
 
-/* What the library reads from the environment, but for what only tuning wants (docs/gpu.md). */
+/* Environment variables that the library reads, except those that only serve tuning
+ * (docs/gpu.md). */
 static const struct {
     const char *name, *help;
 } variables[] = {

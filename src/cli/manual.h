@@ -5,9 +5,9 @@
 #include "base/strbuf.h"
 #include "cli/options.h"
 
-/* What `quern --help` prints. */
+/* The output of `quern --help`. */
 void help_overview(struct strbuf *out);
-/* What `quern <command> --help` prints. */
+/* The output of `quern <command> --help`. */
 void help_command(enum command command, struct strbuf *out);
 /* quern(1) in man's macros. */
 void manpage(struct strbuf *out);

@@ -1,4 +1,4 @@
-/* options.c - the parser of the command line. See options.def for what there is to parse. */
+/* options.c - the parser of the command line. options.def lists the commands and options. */
 #include "cli/options.h"
 
 #include "base/checked.h"
@@ -68,7 +68,7 @@ unsigned options_distance(const char *a, const char *b) {
     return last[n_b];
 }
 
-/* A word worth suggesting is at most this far from what was typed. */
+/* The largest distance at which a word is still suggested for the typed one. */
 static unsigned near_enough(const char *typed) {
     return (unsigned)(strlen(typed) / 3 + 1);
 }
@@ -80,7 +80,7 @@ static int bad_value(struct diag *d, const struct option_info *info, const char 
     return fail(d, QN_EINVAL, "--%s: want %s, have '%s'", info->name, want, have);
 }
 
-/* What a suffix multiplies by; 0: not a suffix. vLLM's rule: k is 1000, K is 1024. */
+/* The factor of a suffix; 0: not a suffix. vLLM's rule: k is 1000, K is 1024. */
 static double suffix_factor(const char *suffix) {
     static const struct {
         char letter;
@@ -122,7 +122,7 @@ static int parse_integer(struct diag *d, const struct option_info *info, const c
     return QN_OK;
 }
 
-/* The 64 bits of a seed, whatever their sign. */
+/* Parses the 64 bits of a seed, signed or unsigned. */
 static int parse_seed(struct diag *d, const struct option_info *info, const char *text,
                       int64_t *out) {
     const bool negative = text[0] == '-';
@@ -222,14 +222,14 @@ static enum command find_command(int argc, char *const *argv, int *n_words) {
     return N_COMMANDS;
 }
 
-/* Whether the word is the first of commands of two. */
+/* Whether the word is the first word of a command of two words. */
 static bool is_first_word(const char *word, const char *name) {
     const char *space = strchr(name, ' ');
     return space && strlen(word) == (size_t)(space - name) &&
            strncmp(word, name, (size_t)(space - name)) == 0;
 }
 
-/* A second word is missing or wrong. */
+/* Reports that a second word is missing or wrong. */
 static int unknown_second(struct diag *d, int argc, char *const *argv) {
     char wanted[200] = "";
     size_t n = 0;
@@ -291,7 +291,7 @@ static enum option find_letter(const struct options *o, char letter) {
     return OPT_NONE;
 }
 
-/* One option at argv[*i]; moves *i to the last argument that it uses. */
+/* Parses one option at argv[*i]; moves *i to the last argument that it uses. */
 static int parse_option(struct diag *d, struct options *o, int argc, char *const *argv, int *i) {
     const char *typed = argv[*i], *equals = NULL;
     enum option option;
@@ -336,7 +336,7 @@ static int parse_bare(struct diag *d, struct options *o, const char *text) {
     return set_value(d, o, option, text);
 }
 
-/* What stands before any command: --help, --version, nothing. */
+/* Parses a command line without a command: --help, --version, or nothing. */
 static int parse_no_command(struct diag *d, const char *word, struct options *o) {
     o->command = N_COMMANDS;
     if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 || strcmp(word, "help") == 0) {

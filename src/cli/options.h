@@ -1,6 +1,6 @@
-/* options.h - the command line: what options.def says, as types, and a parsed command line.
+/* options.h - the command line: the types of options.def, and a parsed command line.
  *
- * The table is constant; a parsed command line belongs to main and dies with options_fini. Every
+ * The table is constant. A parsed command line belongs to main and dies with options_fini. Every
  * spelling rule lives in options.c: `-` and `_` are the same in names, a value follows `=` or is
  * the next argument, `--` ends the options.
  */
@@ -69,7 +69,7 @@ static inline bool option_fits(enum option option, enum command command) {
 /* One option as given. The strings are argv's. */
 struct option_value {
     bool given;
-    bool bare; /* as an argument without the option's name */
+    bool bare; /* given as an argument without the option's name */
     const char *text;
     int64_t integer;
     double number;
@@ -84,9 +84,9 @@ struct options {
     struct arena arena;
 };
 
-/* Parses argv[1, argc). Errors: QN_EINVAL with what to tell the user, nearest match included; the
- * command is set as far as it was understood (N_COMMANDS: it was not). "--help" and "--version"
- * without a command: N_COMMANDS with values[OPT_HELP].given, and CMD_VERSION. */
+/* Parses argv[1, argc). Errors: QN_EINVAL with a message for the user, nearest match included; the
+ * command is set if it was understood, else it is N_COMMANDS. "--help" and "--version" without a
+ * command give N_COMMANDS with values[OPT_HELP].given, and CMD_VERSION. */
 int options_parse(struct diag *d, int argc, char *const *argv, struct options *o);
 void options_fini(struct options *o);
 
@@ -96,8 +96,8 @@ int64_t options_integer(const struct options *o, enum option option, int64_t fal
 double options_number(const struct options *o, enum option option, double fallback);
 bool options_flag(const struct options *o, enum option option);
 
-/* Edits (insert, delete, change, swap of neighbours) between two words of at most 63 bytes, '-' and
- * '_' being the same; longer ones count as far apart. */
+/* Edits (insert, delete, change, swap of neighbours) between two words of at most 63 bytes, with
+ * '-' and '_' equal; longer words count as far apart. */
 unsigned options_distance(const char *a, const char *b);
 
 #endif

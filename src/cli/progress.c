@@ -6,8 +6,8 @@
 #include <unistd.h>
 
 enum { BAR_WIDTH = 30 };
-static const uint64_t SLOW_NS = 1000000000u;     /* a stage that lasts longer is worth a line */
-static const uint64_t REPEAT_NS = 2000000000u;   /* and another one this often */
+static const uint64_t SLOW_NS = 1000000000u;     /* a stage that lasts longer gets a line */
+static const uint64_t REPEAT_NS = 2000000000u;   /* and one more line this often */
 static const uint64_t BAR_REPEAT_NS = 30000000u; /* a bar is redrawn this often at most */
 
 /* ---- forms -------------------------------------------------------------------------------- */
@@ -63,7 +63,7 @@ static void show(struct progress *p, uint64_t now, bool over) {
 
 /* ---- steps -------------------------------------------------------------------------------- */
 
-/* Whether the stage is to be shown now, in the middle of it. */
+/* Whether it is time to show the stage while it still runs. */
 static bool due(const struct progress *p, uint64_t now) {
     if (p->form == PROGRESS_BAR) return !p->shown || now - p->last_shown >= BAR_REPEAT_NS;
     if (!p->shown) return now - p->stage_start >= SLOW_NS;

@@ -1,5 +1,5 @@
-/* progress.h - how far opening an engine is: a bar on a terminal, lines elsewhere, JSON events for
- * programs. All of it on stderr.
+/* progress.h - reports on stderr how far opening an engine is: a bar on a terminal, lines
+ * elsewhere, JSON events for programs.
  *
  *   auto   a bar on a terminal; else lines, or events with --format json, for stages that last
  *   bar    the bar, wherever stderr goes
@@ -17,7 +17,7 @@ enum progress_form { PROGRESS_NONE, PROGRESS_BAR, PROGRESS_LINES, PROGRESS_JSON 
 /* Lives while the engine opens; belongs to the caller that opens it. */
 struct progress {
     enum progress_form form;
-    bool all; /* also stages that are over at once */
+    bool all; /* also shows stages that end at once */
     char stage[32];
     uint64_t stage_start, last_shown; /* ns */
     uint64_t done, total;             /* bytes */
@@ -26,7 +26,7 @@ struct progress {
 
 /* Chooses the form and makes params report to it. */
 void progress_attach(struct progress *p, const struct options *o, qn_engine_params *params);
-/* Ends it, also after a failure: the line is free again. */
+/* Ends the report, also after a failure: the cursor is on an empty line again. */
 void progress_end(struct progress *p);
 
 #endif

@@ -9,7 +9,7 @@
 
 enum { MAX_PROMPTS = 1 << 20 };
 
-/* Fields of a line that are not of sampling. */
+/* Fields of a line that are not about sampling. */
 static const char *const line_fields[] = {"prompt", "prompt_ids", "custom_id"};
 
 static void prompt_fini(struct prompt *p) {
@@ -64,7 +64,7 @@ static int take_line(struct diag *d, struct prompt *p) {
 static int push_line(struct prompts *prompts, unsigned long number, json_t *line, struct diag *d) {
     struct prompt p = {.line = number, .fields = line};
     int rc = EXIT_OK;
-    if (d->code == QN_OK) (void)take_line(d, &p); /* what it says is the line's result */
+    if (d->code == QN_OK) (void)take_line(d, &p); /* an error becomes the line's result */
     if (d->code != QN_OK) rc = prompt_refuse(&p, d->message);
     if (rc == EXIT_OK)
         prompts->max_logprobs = MAX(prompts->max_logprobs, sampling_logprobs_of_line(line));

@@ -1,7 +1,7 @@
-/* prompts.h - the prompts of one `quern generate`, from options or from a file with a line each.
+/* prompts.h - the prompts of one `quern generate`, from options or from the lines of a file.
  *
- * A line that cannot be used keeps its place with the reason, so that there is a result for every
- * line. Made by prompts_read; cmd_generate.c runs them and owns them.
+ * An unusable line keeps its place, with the reason, so that every line has a result. prompts_read
+ * makes them; cmd_generate.c runs and owns them.
  */
 #ifndef QN_CLI_PROMPTS_H
 #define QN_CLI_PROMPTS_H
@@ -13,22 +13,22 @@ struct prompt {
     size_t n_text;
     int32_t *ids;
     size_t n_ids;
-    unsigned long line; /* of the prompts file, 0: not from one */
-    json_t *fields;     /* the line, NULL: not from one, or no object */
-    char *refusal;      /* why it is not run; NULL: it is */
+    unsigned long line; /* in the prompts file; 0: from options */
+    json_t *fields;     /* the line; NULL: from options, or not an object */
+    char *refusal;      /* why the prompt is not run; NULL: it is run */
 };
 
 struct prompts {
     struct prompt *items;
     size_t n, capacity;
-    uint32_t max_logprobs; /* that some line wants */
+    uint32_t max_logprobs; /* the most that a line requests */
 };
 
 /* Prints the error; returns an exit code. prompts_fini is needed in every case. */
 int prompts_read(const struct options *o, struct prompts *p);
 void prompts_fini(struct prompts *p);
 
-/* Keeps the reason why a prompt has no result. Returns an exit code. */
+/* Stores why a prompt has no result. Returns an exit code. */
 int prompt_refuse(struct prompt *p, const char *reason);
 
 /* The sampling of a prompt: `base`, overridden by its line. Errors: QN_EINVAL naming the field. */

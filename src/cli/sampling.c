@@ -17,8 +17,8 @@ struct field {
     const char *name;
     enum option option; /* OPT_NONE: a field of lines only */
     field_set *set;
-    const struct sampling_row *row; /* NULL: it has none */
-    size_t offset;                  /* in qn_sampling_params, where it has a row */
+    const struct sampling_row *row; /* NULL: the field has none */
+    size_t offset;                  /* in qn_sampling_params, for a field with a row */
 };
 
 static int put(const struct field *f, struct sampling *s, double x) {
@@ -45,7 +45,7 @@ static int set_int(struct diag *d, const struct field *f, const json_t *v, struc
     return put(f, s, (double)n);
 }
 
-/* The engine says what is too much. */
+/* The engine checks the upper bound. */
 static int set_count(struct diag *d, const struct field *f, const json_t *v, struct sampling *s) {
     int64_t n;
     TRY(whole(d, f, v, 0, UINT32_MAX, &n));
@@ -64,7 +64,8 @@ static int set_flag(struct diag *d, const struct field *f, const json_t *v, stru
     return put(f, s, json_is_true(v));
 }
 
-/* Seeds end at 2^64 - 1, jansson's integers at 2^63 - 1: see jsonl.c. Strings of digits do, too. */
+/* Seeds end at 2^64 - 1, jansson's integers at 2^63 - 1: see jsonl.c. A string of digits is a seed,
+ * too. */
 static int set_seed(struct diag *d, const struct field *f, const json_t *v, struct sampling *s) {
     const char *text = json_string_value(v);
     char *end = NULL;
@@ -144,13 +145,13 @@ static int set_optional(struct diag *d, const struct field *f, const json_t *v,
 
 /* ---- structured outputs ------------------------------------------------------------------- */
 
-/* What structured_outputs of a line may have, and the option of the same. */
+/* The members that structured_outputs of a line may have, and their options. */
 static const struct structure {
     const char *name;
     int kind;
     enum option option;
     enum sampling_form wants;
-    bool is_file; /* the option's value */
+    bool is_file; /* the option's value is a file's name */
 } structures[] = {
 #define SAMPLING(...)
 #define SAMPLING_FORM(ID, name, wants, is_file, ...)                                               \
@@ -158,7 +159,7 @@ static const struct structure {
 #include "base/sampling.def"
 };
 
-/* Keeps `text`, a new JSON string, as long as the sampling. */
+/* Keeps `text`, a new JSON string, as long as the sampling lives. */
 static int keep_structure(struct diag *d, const struct structure *k, json_t *text,
                           struct sampling *s) {
     if (!s->owned) s->owned = json_array();
@@ -171,7 +172,7 @@ static int keep_structure(struct diag *d, const struct structure *k, json_t *tex
     return QN_OK;
 }
 
-/* A string is taken as it is, where an array is not wanted. */
+/* A string is taken unchanged, unless an array is needed. */
 static int set_structure(struct diag *d, const struct structure *k, const json_t *v,
                          struct sampling *s) {
     const bool is_array = k->wants == FORM_TEXTS;
@@ -245,7 +246,7 @@ static json_t *value_of_texts(const struct option_value *v) {
     return v->texts ? array_of(v) : json_string(v->text);
 }
 
-/* An option's value as a line would have it; NULL: it cannot be. */
+/* An option's value in the form of a line's value; NULL: it is not valid. */
 static json_t *value_of(const struct options *o, enum option option) {
     const struct option_value *v = &o->values[option];
     json_error_t error;
@@ -259,7 +260,7 @@ static json_t *value_of(const struct options *o, enum option option) {
     }
 }
 
-/* A message about a field as one about its option. */
+/* Turns a message about a field into one about its option. */
 static int usage(const char *message) {
     const size_t n = strcspn(message, ":");
     char name[64];
@@ -297,7 +298,7 @@ static int structure_option(const struct options *o, const struct structure *k,
     return rc == QN_OK ? EXIT_OK : cli_usage("--%s: %s", option_table[k->option].name, d.message);
 }
 
-/* What the output must be: read here, or what `checked` has read before. */
+/* Sets the structured output: reads the options, or takes what `checked` has read. */
 static int structure_options(const struct options *o, const struct sampling *checked,
                              struct sampling *s) {
     int rc = EXIT_OK;
@@ -392,7 +393,7 @@ uint32_t sampling_logprobs_of_line(const json_t *line) {
 
 /* ---- stop strings that cannot be found ---------------------------------------------------- */
 
-/* Whether the text's tokens are not all in the text that they give without special ones. */
+/* Whether leaving out special tokens loses a part of the text. */
 static bool has_special(const qn_tokenizer *t, const char *text) {
     int32_t *ids = NULL;
     size_t n_ids, n_shown = 0, n_whole = 0;

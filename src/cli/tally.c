@@ -68,8 +68,8 @@ void tally_sum(struct tally_sum *sum, const struct tally *t, const qn_request *r
     sum->decode_ns = t->end_ns - t->items[0].time_ns;
 }
 
-/* How near decoding came to what memory allows; only one request alone reads all weights for each
- * of its tokens. */
+/* Compares decoding with the bound that memory sets. Only a request that runs alone reads all
+ * weights for each of its tokens. */
 static void memory_bound(const struct options *o, qn_engine *engine, const struct tally_sum *sum,
                          char *out, size_t n) {
     qn_engine_info info = {.struct_size = sizeof info};

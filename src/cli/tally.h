@@ -1,5 +1,5 @@
-/* tally.h - what one request gave: tokens, text and times; and sums over several requests for the
- * line that ends a run.
+/* tally.h - the output of one request: tokens, text and times; and sums over several requests for
+ * the line that ends a run.
  */
 #ifndef QN_CLI_TALLY_H
 #define QN_CLI_TALLY_H
@@ -10,8 +10,8 @@
 struct tally_token {
     int32_t id;
     float logprob;
-    uint64_t time_ns;            /* when it was seen */
-    const qn_token_logprob *top; /* [n_top] the request's */
+    uint64_t time_ns;            /* when the token was seen */
+    const qn_token_logprob *top; /* [n_top] owned by the request */
     size_t n_top;
 };
 

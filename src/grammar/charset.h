@@ -1,5 +1,5 @@
 /* charset.h - sets of Unicode code points, as the character classes of regexes and grammars name
- * them. Made by the readers of such text; exprs.h keeps them. */
+ * them. The readers of regexes and grammars make them; exprs.h stores their ranges. */
 #ifndef QN_GRAMMAR_CHARSET_H
 #define QN_GRAMMAR_CHARSET_H
 
@@ -13,7 +13,7 @@ enum {
 };
 
 struct char_range {
-    uint32_t low, high; /* both inside */
+    uint32_t low, high; /* both inclusive */
 };
 
 /* Starts as {0}. Until charset_sort the ranges may overlap. */
@@ -25,17 +25,17 @@ struct charset {
 
 void charset_add(struct charset *s, uint32_t low, uint32_t high);
 void charset_add_all(struct charset *s, const struct charset *other);
-/* Ascending ranges that neither overlap nor touch. */
+/* Makes the ranges ascending; none overlaps or touches another. */
 void charset_sort(struct charset *s);
-/* All other code points; s is sorted before and after. */
+/* Makes s the set of all other code points; s is sorted before and after. */
 void charset_invert(struct charset *s);
-/* The code points of s that are not in `other`; both are sorted. */
+/* Removes the code points of `other` from s; both are sorted. */
 void charset_remove(struct charset *s, const struct charset *other);
 bool charset_has(const struct charset *s, uint32_t c);
 
-/* The first code point of text[0, n), n > 0; *n_bytes: its bytes. text is UTF-8. */
+/* Returns the first code point of text[0, n), n > 0, and its length in *n_bytes. text is UTF-8. */
 uint32_t char_read(const char *text, size_t n, size_t *n_bytes);
-/* The UTF-8 of c in bytes[4]; returns how many. */
+/* Writes the UTF-8 of c to bytes[4]; returns the number of bytes. */
 uint32_t char_write(uint32_t c, uint8_t *bytes);
 
 #endif

@@ -5,7 +5,7 @@
 #include <assert.h>
 #include <string.h>
 
-/* What a rule begins with while it has not been made. */
+/* Marks an instruction that has not been made. */
 enum { NOT_MADE = UINT32_MAX };
 
 struct maker {
@@ -40,7 +40,8 @@ static uint32_t put_split(struct maker *m, uint32_t next, uint32_t other) {
 
 /* ---- code points -------------------------------------------------------------------------- */
 
-/* A class while it is made: alternatives so far, and `n` continuation bytes before `next`. */
+/* A class while it is made: its alternatives so far, and tails[n]: n continuation bytes before
+ * `next`. */
 struct class_maker {
     struct maker *m;
     uint32_t all; /* NOT_MADE: none yet */
@@ -57,7 +58,8 @@ static uint32_t either(struct maker *m, uint32_t a, uint32_t b) {
     return a == NOT_MADE ? b : b == NOT_MADE ? a : put_split(m, a, b);
 }
 
-/* Encodings of n bytes from `low` to `high`, which agree before byte `at`: the bytes from there. */
+/* Makes bytes [at, n) of the encodings from `low` to `high`, which have n bytes and agree before
+ * byte `at`. */
 static uint32_t between(struct class_maker *c, const uint8_t *low, const uint8_t *high, uint32_t at,
                         uint32_t n) {
     static const uint8_t least[] = {0x80, 0x80, 0x80, 0x80}, most[] = {0xbf, 0xbf, 0xbf, 0xbf};
@@ -79,7 +81,7 @@ static uint32_t between(struct class_maker *c, const uint8_t *low, const uint8_t
     return all;
 }
 
-/* Parts of the code points with encodings of one length; surrogates have none. */
+/* Ranges of code points whose encodings have one length. Surrogates have no encoding. */
 static const struct char_range parts[] = {
     {0, 0x7f}, {0x80, 0x7ff}, {0x800, 0xd7ff}, {0xe000, 0xffff}, {0x10000, CHAR_LAST}};
 
@@ -117,7 +119,7 @@ static uint32_t make_alt(struct maker *m, const struct expr *e, uint32_t next) {
     return all == NOT_MADE ? put(m, (struct instruction){.kind = CODE_FAIL}) : all;
 }
 
-/* Any number of times: a SPLIT whose `next` comes back to it. */
+/* Repeats the child any number of times: it is `next` of a SPLIT, and leads back to the SPLIT. */
 static uint32_t make_star(struct maker *m, uint32_t child, uint32_t next, uint32_t *body) {
     const uint32_t split = put_split(m, 0, next);
     *body = make(m, child, split);
@@ -125,7 +127,7 @@ static uint32_t make_star(struct maker *m, uint32_t child, uint32_t next, uint32
     return split;
 }
 
-/* A number of times. */
+/* Repeats the child by a REPEAT with BOUNDS. */
 static uint32_t make_counted(struct maker *m, const struct expr *e, uint32_t child, uint32_t next) {
     const uint32_t end = put(m, (struct instruction){.kind = CODE_RETURN});
     const uint32_t body = make(m, child, end);
@@ -178,7 +180,7 @@ static uint32_t make(struct maker *m, uint32_t expr, uint32_t next) {
 
 /* ---- the whole ---------------------------------------------------------------------------- */
 
-/* Names of rules become their first instructions. */
+/* Makes each CODE_RULE a CALL of the rule's first instruction. */
 static void link(struct maker *m) {
     for (size_t i = 0; i < m->code->items.n; i++) {
         struct instruction *at = &m->code->items.items[i];

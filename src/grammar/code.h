@@ -3,14 +3,14 @@
  *   RANGE low high   the next byte is in [low, high], then `next`
  *   SPLIT            both `next` and `other`
  *   CALL             the rule that begins at `other`, then `next`
- *   REPEAT           what begins at `other`, as often as the BOUNDS behind it say, then `next`
- *   RETURN           the end of a rule, or of what is repeated; of the first rule: the text may end
- *                    here
+ *   REPEAT           the body that begins at `other`, as often as the next instruction, BOUNDS,
+ *                    says, then `next`
+ *   RETURN           the end of a rule or of a body; at the end of the first rule the text may end
  *
- * How often something was repeated is a number on the stack (states.h), so that a count of 65,535
- * takes two instructions. An instruction names its successors, so that a rule's end is made before
- * its beginning. A CALL whose successor is a RETURN needs no return address: lists and chains of
- * rules do not grow the stack. Bytes that no RANGE tells apart are one class.
+ * The number of repetitions so far is on the stack (states.h), so a count of 65,535 takes two
+ * instructions. An instruction names its successors, so a rule's end is made before its beginning.
+ * A CALL whose successor is a RETURN needs no return address: lists and chains of rules do not grow
+ * the stack. Bytes that no RANGE tells apart form one class.
  */
 #ifndef QN_GRAMMAR_CODE_H
 #define QN_GRAMMAR_CODE_H
@@ -26,10 +26,10 @@ enum code_kind {
     CODE_SPLIT,
     CODE_CALL,
     CODE_REPEAT,
-    CODE_BOUNDS, /* next: at least, other: at most, or EXPR_NO_LIMIT; low: 1, what is repeated may
-                  * be the empty text */
+    CODE_BOUNDS, /* next: least count, other: most, or EXPR_NO_LIMIT; low: 1, the body may be the
+                  * empty text */
     CODE_RETURN,
-    CODE_FAIL, /* nothing comes after this */
+    CODE_FAIL, /* no text goes on from here */
     CODE_RULE, /* only while the code is made: a CALL of rule `other` */
 };
 
@@ -47,7 +47,8 @@ struct code {
     uint32_t n_classes;
 };
 
-/* From expressions that exprs_check has passed. Errors: QN_ELIMIT, QN_ENOMEM, in x->rc too. */
+/* Makes the code of expressions that exprs_check has passed. Errors, in x->rc too: QN_ELIMIT,
+ * QN_ENOMEM. */
 int code_make(struct exprs *x, struct code *code);
 void code_fini(struct code *code);
 

@@ -87,7 +87,7 @@ static uint32_t take_name(struct reader *r) {
 
 /* ---- characters --------------------------------------------------------------------------- */
 
-/* Characters by what is after a backslash, with how many hexadecimal digits follow. */
+/* Characters by the letter after a backslash, and how many hexadecimal digits follow the letter. */
 static const struct escape {
     char letter, is;
     uint32_t n_digits;
@@ -129,7 +129,7 @@ static uint32_t take_char(struct reader *r) {
     return c;
 }
 
-/* After an opening quote. */
+/* Reads a string after its opening quote. */
 static uint32_t take_string(struct reader *r) {
     ARRAY(char) text = {0};
     uint32_t e = 0;
@@ -147,7 +147,7 @@ static uint32_t take_string(struct reader *r) {
     return e;
 }
 
-/* After an opening bracket. */
+/* Reads a class after its opening bracket. */
 static uint32_t take_class(struct reader *r) {
     struct charset s = {0};
     const bool inverted = take(r, "^");
@@ -172,7 +172,7 @@ static uint32_t take_class(struct reader *r) {
 
 static uint32_t take_choice(struct reader *r);
 
-/* Bytes of a JSON object, which begins here; 0: it does not end. */
+/* Length in bytes of the JSON object that begins here; 0: it does not end. */
 static size_t object_length(const struct reader *r) {
     size_t depth = 0;
     bool in_string = false;
@@ -187,7 +187,7 @@ static size_t object_length(const struct reader *r) {
     return 0;
 }
 
-/* After %json: a value of the schema. */
+/* Reads the schema after %json; the part is a value of the schema. */
 static uint32_t take_schema(struct reader *r) {
     skip_space(r);
     const size_t n = peek(r) == '{' ? object_length(r) : 0;
@@ -197,7 +197,7 @@ static uint32_t take_schema(struct reader *r) {
     return r->x->rc == QN_OK ? expr_call(r->x, rule) : 0;
 }
 
-/* After %token: a special token, as guide.c spells it. */
+/* Reads the text after %token; the part is the special token, as guide.c spells it. */
 static uint32_t take_token(struct reader *r) {
     skip_space(r);
     if (!take(r, "\"")) return (uint32_t)refuse(r, QN_EINVAL, "want the token's text in quotes");
@@ -218,7 +218,7 @@ static uint32_t take_atom(struct reader *r) {
     return e;
 }
 
-/* The part with how often it comes. */
+/* Reads a part and its repetition count. */
 static uint32_t take_part(struct reader *r) {
     const uint32_t one = take_atom(r);
     skip_space(r);

@@ -1,4 +1,4 @@
-/* ebnf.h - grammars as llama.cpp's GBNF and many papers write them, as expressions:
+/* ebnf.h - turns grammars, as llama.cpp's GBNF and many papers write them, into expressions:
  *
  *     root ::= "yes" | no ("," digit){1,3}   # the text is a root
  *     no   ::= "no" [!?]*
@@ -11,7 +11,7 @@
 
 enum {
     EBNF_MAX = 64 << 10, /* bytes */
-    EBNF_DEPTH = 32,     /* groups inside each other */
+    EBNF_DEPTH = 32,     /* depth of nested groups */
 };
 
 /* Defines rule 0. Errors, in x->rc too: QN_EINVAL, QN_ELIMIT, each with line and column. */

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { VISITS_MAX = 1 << 21 }; /* expressions that the search for rules without an end looks at */
+enum { VISITS_MAX = 1 << 21 }; /* expressions that each search of exprs_check may visit */
 
 void exprs_fini(struct exprs *x) {
     for (size_t i = 0; i < x->rules.n; i++) free(x->rules.items[i].name);
@@ -129,7 +129,7 @@ struct check {
     uint8_t *marks; /* [rules] enum mark */
     uint32_t depth;
     uint64_t n_visits;
-    uint32_t named; /* the rule with a name that is being looked at */
+    uint32_t named; /* the named rule that is being checked */
 };
 
 static const uint32_t *children_of(const struct exprs *x, const struct expr *e) {
@@ -153,7 +153,7 @@ static bool enter(struct check *c) {
 
 static bool rule_is_nullable(struct check *c, uint32_t rule);
 
-/* Whether e may be the empty text. Looks at all that it may begin with. */
+/* Whether `expr` may be the empty text. Visits all expressions that it may begin with. */
 static bool is_nullable(struct check *c, uint32_t expr) {
     const struct expr e = c->x->items.items[expr];
     const uint32_t *child = children_of(c->x, &e);
@@ -205,8 +205,8 @@ bool expr_is_nullable(const struct exprs *x, uint32_t expr) {
     return false;
 }
 
-/* Whether some finite text is e. A rule that is open counts as without an end; its mark is not kept
- * then, since another way into it may find one. */
+/* Whether some finite text matches `expr`. An open rule counts as one without an end. The mark of a
+ * rule without an end is not kept, because another way into the rule may find one. */
 static bool can_end(struct check *c, uint32_t expr) {
     const struct expr e = c->x->items.items[expr];
     const uint32_t *child = children_of(c->x, &e);

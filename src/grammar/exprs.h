@@ -1,14 +1,14 @@
-/* exprs.h - what a text may be, as expressions: the one form that JSON Schemas, regexes and
- * grammars are turned into. code.h makes instructions of it.
+/* exprs.h - expressions: the one form that JSON Schemas, regexes and grammars are turned into. An
+ * expression says what a text may be. code.h makes instructions of expressions.
  *
  *   regex.c  ─┐
  *   ebnf.c   ─┼─► exprs ─► code (instructions) ─► matcher ─► masks
  *   schema.c ─┘
  *
- * An expression is a number. Making one never fails by itself: the first failure is kept in `rc`
- * with its message in `d`, and what is made afterwards means nothing. A child may be used by
- * several expressions; the code has a copy for each, so what is large and used twice is made a
- * rule.
+ * An expression is a number. The functions that make one report no errors: the first failure is
+ * kept in `rc` with its message in `d`, and expressions made after it mean nothing. Several
+ * expressions may share a child. The code has a copy of it for each, so a large child that is used
+ * twice is made a rule.
  */
 #ifndef QN_GRAMMAR_EXPRS_H
 #define QN_GRAMMAR_EXPRS_H
@@ -18,9 +18,9 @@
 #include "grammar/charset.h"
 
 enum {
-    EXPRS_MAX = 1 << 17, /* expressions of a grammar: what a schema of the largest size needs */
+    EXPRS_MAX = 1 << 17, /* expressions of a grammar: enough for a schema of the largest size */
     EXPR_RULES_MAX = 1 << 14,
-    EXPR_DEPTH_MAX = 4096, /* expressions inside each other, rules followed */
+    EXPR_DEPTH_MAX = 4096, /* nested expressions, calls of rules followed */
     EXPR_NAME_MAX = 120,   /* bytes of a rule's name in messages */
 };
 #define EXPR_NO_LIMIT UINT32_MAX
@@ -44,8 +44,8 @@ struct expr {
 struct expr_rule {
     uint32_t expr;
     bool defined;
-    bool nullable; /* exprs_check's: it may be the empty text */
-    char *name;    /* for messages; NULL: the rule of its caller */
+    bool nullable; /* set by exprs_check: it may be the empty text */
+    char *name;    /* for messages; NULL: they name the rule of its caller */
 };
 
 struct exprs {
@@ -59,13 +59,13 @@ struct exprs {
 };
 
 void exprs_fini(struct exprs *x);
-/* Keeps a failure; returns the first one's code. */
+/* Keeps the first failure and returns its code. */
 int exprs_fail(struct exprs *x, int code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
 uint32_t expr_bytes(struct exprs *x, const char *bytes, size_t n);
 uint32_t expr_text(struct exprs *x, const char *text);
-/* A sorted set. */
+/* `set` is sorted. */
 uint32_t expr_class(struct exprs *x, const struct charset *set);
 uint32_t expr_range(struct exprs *x, uint32_t low, uint32_t high);
 uint32_t expr_list(struct exprs *x, enum expr_kind kind, const uint32_t *children, size_t n);
@@ -78,16 +78,16 @@ uint32_t expr_call(struct exprs *x, uint32_t rule);
 #define EXPR_SEQ_OF(x, ...) EXPR_LIST(x, EXPR_SEQ, __VA_ARGS__)
 #define EXPR_ALT_OF(x, ...) EXPR_LIST(x, EXPR_ALT, __VA_ARGS__)
 
-/* A rule to be defined later. `name` may be NULL. */
+/* Makes a rule to be defined later. `name` may be NULL. */
 uint32_t expr_rule_new(struct exprs *x, const char *name);
 void expr_rule_define(struct exprs *x, uint32_t rule, uint32_t expr);
-/* A call of a rule that is `expr`; a small expression is returned as it is. */
+/* Makes `expr` a rule and returns a call of it; returns a small expression as it is. */
 uint32_t expr_shared(struct exprs *x, uint32_t expr);
 
-/* Whether all rules can be matched step by step: each is defined, none begins with itself, each can
- * end. Errors: QN_EINVAL naming the rule, QN_ELIMIT. */
+/* Checks that all rules can be matched step by step: each is defined, none begins with itself, each
+ * can end. Errors: QN_EINVAL naming the rule, QN_ELIMIT. */
 int exprs_check(struct exprs *x);
-/* Whether e may be the empty text, after exprs_check. */
+/* Whether `expr` may be the empty text, after exprs_check. */
 bool expr_is_nullable(const struct exprs *x, uint32_t expr);
 
 #endif

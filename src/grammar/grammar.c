@@ -47,7 +47,7 @@ static int choice_rule(struct exprs *x, const char *text, size_t n) {
     return x->rc;
 }
 
-/* By enum grammar_kind: makes the rules. */
+/* The functions that make the rules, by enum grammar_kind. */
 static int (*const readers[N_GRAMMAR_KINDS])(struct exprs *x, const char *text, size_t n) = {
     [GRAMMAR_JSON_SCHEMA] = schema_read,
     [GRAMMAR_REGEX] = regex_rule,

@@ -1,5 +1,6 @@
-/* grammar.h - a grammar from any of the texts that users give: what the other layers see. It is
- * compiled once, read-only afterwards, and shared by matchers (matcher.h) of any thread. */
+/* grammar.h - compiles a grammar from any of the texts that users give: what the other layers see.
+ * A grammar is compiled once, is read-only afterwards, and is shared by matchers (matcher.h) of any
+ * thread. */
 #ifndef QN_GRAMMAR_GRAMMAR_H
 #define QN_GRAMMAR_GRAMMAR_H
 

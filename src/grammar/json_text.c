@@ -20,7 +20,7 @@ static uint32_t regex(struct exprs *x, const char *text) {
     "[^\"\\\\\\x00-\\x1f\\x7f]|\\\\([\"\\\\/bfnrt]|u([0-9a-ce-fA-CE-F]" HEX "{3}|[dD]([0-7]" HEX   \
     "{2}|[89abAB]" HEX "{2}\\\\u[dD][c-fC-F]" HEX "{2})))"
 
-/* Texts of the rules that are regular. An escaped surrogate comes with its other half. */
+/* Regexes of the regular rules. An escaped surrogate must come with its other half. */
 static const char *const rule_texts[N_TEXT_RULES] = {
     [TEXT_SPACE] = "( |\\r?\\n[ \\t]{0,64})?",
     [TEXT_CHAR] = CHAR_REGEX,
@@ -120,7 +120,7 @@ uint32_t json_literal(struct json_text *j, const json_t *value) {
 
 /* ---- keys that are not taken --------------------------------------------------------------- */
 
-/* Names with the same first `at` characters: names[0, n), in order. */
+/* Names with the same first `at` bytes: items[0, n), in order. */
 struct names {
     const char *const *items;
     size_t n, at;
@@ -130,9 +130,9 @@ static int by_name(const void *a, const void *b) {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* What a string may go on with that began like all the names; with the closing quote. Characters of
- * names come as they are; others also in the short escapes. A name's character that must be escaped
- * has its own short escape here. */
+/* The rest, with the closing quote, of a string that began like all the names and is none of them.
+ * Characters of names are not escaped; others may also be short escapes. A name's character that
+ * must be escaped has its own short escape here. */
 static uint32_t unlike(struct json_text *j, struct names s);
 
 static uint32_t escape_of(struct json_text *j, uint32_t c) {
@@ -140,7 +140,8 @@ static uint32_t escape_of(struct json_text *j, uint32_t c) {
     return regex_json_class(j->x, &one);
 }
 
-/* The alternatives of one character: those that names go on with lead to their rests. */
+/* Adds to `rest` an alternative for each character that a name has next. The alternative goes on
+ * with `unlike` for the names that have it. `heads` gets these characters. */
 static uint32_t unlike_heads(struct json_text *j, struct names s, struct charset *heads,
                              uint32_t rest) {
     struct exprs *x = j->x;
@@ -205,7 +206,7 @@ static uint32_t digits(struct json_text *j, uint32_t least, uint32_t most) {
     return expr_repeat(j->x, expr_range(j->x, '0', '9'), least, most);
 }
 
-/* Digit strings from low[at] to high[at], of one length n. */
+/* Digit strings from `low` to `high`, of one length n. */
 static uint32_t same_length(struct json_text *j, const char *low, const char *high, size_t n) {
     struct exprs *x = j->x;
     if (n == 0) return expr_text(x, "");
@@ -277,7 +278,7 @@ uint32_t json_integers(struct json_text *j, struct json_bounds b) {
     return all;
 }
 
-/* Numbers from low to high without a sign or an exponent; above, below: the bound is outside. */
+/* Numbers from low to high without a sign or an exponent; above, below: the bound is excluded. */
 static uint32_t decimals(struct json_text *j, uint64_t low, bool above, uint64_t high, bool below,
                          bool has_high) {
     struct exprs *x = j->x;

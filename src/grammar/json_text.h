@@ -1,4 +1,4 @@
-/* json_text.h - what JSON texts look like, as expressions: the parts that schema.c puts together.
+/* json_text.h - expressions for the parts of JSON texts, which the files of schema.h put together.
  */
 #ifndef QN_GRAMMAR_JSON_TEXT_H
 #define QN_GRAMMAR_JSON_TEXT_H
@@ -7,11 +7,11 @@
 
 #include <jansson.h>
 
-/* Rules that are made when they are first wanted. */
+/* Rules, each made when it is first used. */
 enum json_rule {
     TEXT_SPACE,   /* nothing, a space, or the end of a line and how the next one is indented */
     TEXT_CHAR,    /* one character of a string */
-    TEXT_ESCAPED, /* one that must be escaped, in a short form or as a code */
+    TEXT_ESCAPED, /* one that must be escaped, as a short escape or by its code */
     TEXT_STRING,
     TEXT_INTEGER,
     TEXT_NUMBER,
@@ -27,17 +27,17 @@ struct json_text {
 };
 
 uint32_t json_rule(struct json_text *j, enum json_rule rule);
-/* Space, the sign, space. */
+/* The sign with TEXT_SPACE before and after it. */
 uint32_t json_sign(struct json_text *j, const char *sign);
-/* A value as it is written without white space that is not needed, and with it. */
+/* Exactly this value, with or without optional white space. */
 uint32_t json_literal(struct json_text *j, const json_t *value);
-/* "name", space, a colon, space. */
+/* The name in quotes, then a colon with TEXT_SPACE before and after it. */
 uint32_t json_key(struct json_text *j, const char *name, size_t n);
 /* A string that is none of names[n], as they are written. */
 uint32_t json_other_key(struct json_text *j, const char *const *names, size_t n);
 
-/* Numbers from `low` to `high`; has_: whether there is such a bound; above, below: the bound itself
- * is outside. */
+/* Numbers from `low` to `high`. has_low, has_high: whether the bound exists. above, below: the
+ * bound itself is excluded. */
 struct json_bounds {
     int64_t low, high;
     bool has_low, has_high, above, below;

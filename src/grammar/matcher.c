@@ -11,13 +11,13 @@ enum {
     MARGIN = 2, /* bytes beyond the longest token: counts are compared before and after */
 };
 
-/* state.plain: how many characters of a plain token may come, plus 1. */
+/* state.plain: the most characters that a plain token may have, plus 1. */
 enum state_plain { PLAIN_UNKNOWN = 0, PLAIN_ALL = VOCAB_PLAIN_MAX + 1, PLAIN_MIXED = 255 };
 
-/* state.after of a state that plain characters lead away from to several states. */
+/* state.after where plain characters lead to several states. */
 #define AFTER_MIXED UINT32_MAX
 
-/* What matchers share. */
+/* The states and masks that matchers share. */
 struct memo {
     const struct vocab *vocab; /* NULL: bytes only */
     const int32_t *ends;
@@ -31,7 +31,7 @@ struct memo {
 
 struct matcher {
     struct memo *memo;
-    struct matcher *before, *after; /* others of the memo */
+    struct matcher *before, *after; /* other matchers of the memo */
     uint32_t state;
 };
 
@@ -48,7 +48,7 @@ static void memo_free(struct memo *memo) {
     free(memo);
 }
 
-/* With states of the code, and nothing in them. */
+/* Makes a memo for `code` that has no states yet. It takes the vocabulary and ends of `like`. */
 static int memo_new(struct diag *d, const struct memo *like, const struct code *code,
                     struct memo **out) {
     struct memo *memo = calloc(1, sizeof *memo);
@@ -85,7 +85,7 @@ void matcher_free(struct matcher *m) {
     free(m);
 }
 
-/* A matcher at the beginning of a text. */
+/* Makes a matcher at the beginning of a text. */
 static int begin_at(struct diag *d, struct memo *memo, struct matcher **out) {
     struct matcher *m = calloc(1, sizeof *m);
     *out = NULL;
@@ -113,7 +113,8 @@ int matcher_fork(struct diag *d, struct matcher *m, struct matcher **out) {
 
 /* ---- forgetting --------------------------------------------------------------------------- */
 
-/* The states of the matchers become those of `to`, which has none yet. Errors: as states_copy. */
+/* Copies the states of the memo's matchers to `to`, which has none yet, and stores their numbers
+ * there in `numbers`. Errors: as states_copy. */
 static int copy_states(struct diag *d, const struct memo *memo, struct states *to,
                        uint32_t *numbers) {
     uint32_t n = 0;
@@ -121,8 +122,8 @@ static int copy_states(struct diag *d, const struct memo *memo, struct states *t
     return states_copy(d, &memo->states, to, numbers, n);
 }
 
-/* Forgets all states of a memo but those of its matchers. *crowded: they alone take much of the
- * memory, and all is as it was. */
+/* Forgets all states of a memo but those of its matchers. *crowded: these alone take much of the
+ * memory, and nothing was forgotten. */
 static int forget(struct diag *d, struct memo *memo, bool *crowded) {
     struct states fresh;
     uint32_t *numbers = calloc(memo->n_matchers, sizeof *numbers), n = 0;
@@ -142,7 +143,7 @@ static int forget(struct diag *d, struct memo *memo, bool *crowded) {
     return *crowded ? QN_OK : rc;
 }
 
-/* Gives a matcher a memo of its own: what others stand at must not matter to it. */
+/* Gives a matcher a memo of its own, so that other matchers' states cannot make it fail. */
 static int part(struct diag *d, struct matcher *m) {
     struct memo *own;
     uint32_t state = m->state;
@@ -160,7 +161,7 @@ static int part(struct diag *d, struct matcher *m) {
     return QN_OK;
 }
 
-/* Before a call that makes states: room for them. */
+/* Makes room before a call that makes states. */
 static int begin(struct diag *d, struct matcher *m) {
     struct diag unused = {0};
     bool crowded = false;
@@ -183,7 +184,7 @@ static inline int step(struct diag *d, struct memo *memo, uint32_t from, uint32_
     return states_step(d, &memo->states, from, byte_class, to);
 }
 
-/* To the normal state of where the byte leads. */
+/* *to: the normal state of the state that the byte leads to. */
 static inline int step_normal(struct diag *d, struct memo *memo, uint32_t from, uint32_t byte_class,
                               uint32_t *to) {
     uint32_t exact;
@@ -241,7 +242,7 @@ static const struct plain_form {
     {4, {{0xf4, 0xf4}, {0x80, 0x8f}, {0x80, 0xbf}, {0x80, 0xbf}}},
 };
 
-/* Whether all of one form lead from `from` to *to, which the first of them sets. */
+/* *same stays true if all characters of one form lead from `from` to *to, which the first sets. */
 static int form_leads(struct diag *d, struct memo *m, uint32_t from, const struct plain_form *form,
                       uint32_t at, uint32_t *to, bool *same) {
     const struct code *code = m->states.code;
@@ -262,7 +263,7 @@ static int form_leads(struct diag *d, struct memo *m, uint32_t from, const struc
     return QN_OK;
 }
 
-/* Where all plain characters lead from a state; AFTER_MIXED: to several states. */
+/* *to: the state that all plain characters lead to; AFTER_MIXED: there are several. */
 static int after_plain(struct diag *d, struct memo *m, uint32_t state, uint32_t *to) {
     bool same = true;
     *to = m->states.items[state].after;
@@ -274,7 +275,8 @@ static int after_plain(struct diag *d, struct memo *m, uint32_t state, uint32_t 
     return QN_OK;
 }
 
-/* How long plain tokens may be in a state, if all plain characters lead to the same states. */
+/* How many characters plain tokens may have in a state, if all plain characters lead to the same
+ * states. */
 static int count_plain(struct diag *d, struct memo *m, uint32_t state, uint8_t *plain) {
     *plain = PLAIN_ALL;
     for (uint32_t n = 0; n < VOCAB_PLAIN_MAX; n++) {
@@ -302,7 +304,7 @@ static void allow(uint32_t *bits, const int32_t *ids, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) bits[(uint32_t)ids[i] / 32] |= 1u << (uint32_t)ids[i] % 32;
 }
 
-/* All tokens of a trie that a normal state goes on with. */
+/* Allows all tokens of a trie that may follow a normal state. */
 static int walk(struct diag *d, struct memo *m, uint32_t state, const struct vocab_trie *t,
                 bool is_plain, uint32_t *bits) {
     const uint8_t *class_of = m->states.code->class_of;

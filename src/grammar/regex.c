@@ -44,7 +44,7 @@ static uint32_t take_char(struct reader *r) {
 
 /* ---- classes ------------------------------------------------------------------------------ */
 
-/* Sets by the letter after a backslash; the capital is all other characters. */
+/* Sets by the letter after a backslash. The capital letter means all other characters. */
 static const struct named_set {
     char letter;
     uint32_t n;
@@ -88,7 +88,7 @@ static uint32_t take_hex(struct reader *r, uint32_t n_digits) {
     return c;
 }
 
-/* After a backslash: a set into *s (true), or one character into *c. */
+/* Reads an escape after its backslash: adds a set to *s (true), or stores one character in *c. */
 static bool take_escape(struct reader *r, struct charset *s, uint32_t *c) {
     const char letter = peek(r);
     *c = 0;
@@ -119,7 +119,7 @@ static bool take_escape(struct reader *r, struct charset *s, uint32_t *c) {
     return false;
 }
 
-/* One end of a range in brackets, or a set (true). */
+/* Reads one end of a range in brackets into *c, or adds a set to *s (true). */
 static bool take_member(struct reader *r, struct charset *s, uint32_t *c) {
     if (take(r, "[:")) refuse(r, QN_EUNSUPPORTED, "[:name:] is not known here");
     if (take(r, "\\")) {
@@ -131,7 +131,7 @@ static bool take_member(struct reader *r, struct charset *s, uint32_t *c) {
     return false;
 }
 
-/* After an opening bracket. */
+/* Reads a class after its opening bracket. */
 static void take_class(struct reader *r, struct charset *s) {
     const bool inverted = take(r, "^");
     while (more(r) && peek(r) != ']') {
@@ -237,13 +237,13 @@ static uint32_t take_piece(struct reader *r) {
         if (!times.found) break;
         if (n > 0) refuse(r, QN_EINVAL, "repeated twice: put the first in a group");
         if (take(r, "+")) refuse(r, QN_EUNSUPPORTED, "possessive repetition is not known here");
-        take(r, "?"); /* as few as possible: the same texts */
+        take(r, "?"); /* lazy: the same texts match */
         e = expr_repeat(r->x, e, times.least, times.most);
     }
     return e;
 }
 
-/* Whether an end of the whole is here; only at depth 0. */
+/* Whether a $ that ends the regex or one of its alternatives is here; only at depth 0. */
 static bool at_end(const struct reader *r) {
     return r->depth == 0 && peek(r) == '$' && (r->at + 1 == r->n || r->text[r->at + 1] == '|');
 }

@@ -29,7 +29,7 @@ static bool is_digit(char c) {
     return c >= '0' && c <= '9';
 }
 
-/* Keeps what is wrong first. */
+/* Keeps the first error. */
 static void refuse(struct counts *c, int code, const char *what) {
     if (c->r.wrong) return;
     c->r.wrong = what;
@@ -47,7 +47,7 @@ static uint32_t take_count(struct counts *c) {
     return n;
 }
 
-/* Behind the '{'. */
+/* Reads the counts behind the '{'. */
 static void take_counts(struct counts *c) {
     c->r.least = c->r.most = take_count(c);
     if (take(c, ',')) {

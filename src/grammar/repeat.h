@@ -1,4 +1,4 @@
-/* repeat.h - how often something comes: * + ? {m} {m,} {m,n}, as regexes and grammars write it. */
+/* repeat.h - reads repetition counts: * + ? {m} {m,} {m,n}, as regexes and grammars write them. */
 #ifndef QN_GRAMMAR_REPEAT_H
 #define QN_GRAMMAR_REPEAT_H
 
@@ -10,13 +10,13 @@ enum { REPEAT_COUNT_MAX = 65535 };
 
 struct repeat {
     bool found;
-    uint32_t least, most; /* as EXPR_REPEAT has them */
-    const char *wrong;    /* NULL: it is well */
-    int code;             /* of what is wrong: QN_EINVAL, QN_ELIMIT */
+    uint32_t least, most; /* as in EXPR_REPEAT */
+    const char *wrong;    /* the error; NULL: none */
+    int code;             /* of the error: QN_EINVAL, QN_ELIMIT */
 };
 
-/* What text[*at, n) begins with; *at is behind it then, or where something is wrong. `space`:
- * characters that may stand between the parts of {m,n}. */
+/* Reads the repetition that text[*at, n) begins with. *at moves behind it, or to the error.
+ * `space`: characters that may stand between the parts of {m,n}. */
 struct repeat repeat_read(const char *text, size_t n, const char *space, size_t *at);
 
 #endif

@@ -42,15 +42,16 @@ uint32_t schema_at(struct schema *s, const char *key, const char *sub, const jso
 
 /* ---- keywords ----------------------------------------------------------------------------- */
 
-/* Keywords that say nothing about which values are valid, beside those that the functions below
- * know. */
+/* Keywords that do not restrict which values are valid, beside those that the functions below
+ * read. */
 static const char *const annotations[] = {
     "$comment",       "$schema",    "$defs",       "$id",           "default",
     "definitions",    "deprecated", "description", "discriminator", "example",
     "examples",       "readOnly",   "title",       "writeOnly",     "contentMediaType",
     "contentEncoding"};
 
-/* Keywords beside which an enum, a const or a $ref stands alone. */
+/* Keywords that restrict values. An enum, a const or a $ref stands alone if none of the others is
+ * beside it. */
 static const char *const constraints[] = {"type",
                                           "properties",
                                           "required",
@@ -99,7 +100,7 @@ bool schema_has_others(const json_t *schema, const char *but) {
     return false;
 }
 
-/* The schema without one keyword. */
+/* A copy of the schema without one keyword. */
 static const json_t *without(struct schema *s, const json_t *schema, const char *key) {
     json_t *copy = json_copy((json_t *)schema);
     if (!copy || json_array_append_new(s->made, copy) != 0) {
@@ -112,8 +113,8 @@ static const json_t *without(struct schema *s, const json_t *schema, const char 
 
 /* ---- references --------------------------------------------------------------------------- */
 
-/* One step of a JSON pointer, with ~0, ~1 and %25 as they are written: the part of `at` that
- * text[0, n) names. */
+/* One step of a JSON pointer: the part of `at` that text[0, n) names. ~0 and ~1 are decoded, %25 is
+ * not. */
 static const json_t *pointed(const json_t *at, const char *text, size_t n) {
     char key[256];
     size_t length = 0;
@@ -146,7 +147,7 @@ const json_t *schema_target(struct schema *s, const json_t *ref) {
     return at;
 }
 
-/* A target is a rule, which is made once. */
+/* The target of a reference becomes a rule, which is made once. */
 static uint32_t ref_expr(struct schema *s, const json_t *schema) {
     const json_t *target = schema_target(s, json_object_get(schema, "$ref"));
     const uintptr_t key = (uintptr_t)target;
@@ -159,7 +160,7 @@ static uint32_t ref_expr(struct schema *s, const json_t *schema) {
     if (map_find(&s->refs, &key, sizeof key, &rule)) return expr_call(s->x, (uint32_t)rule);
     rule = expr_rule_new(s->x, json_string_value(json_object_get(schema, "$ref")));
     if (s->x->rc != QN_OK) return 0;
-    s->targets.items[s->targets.n] = key; /* schema_read has made room */
+    s->targets.items[s->targets.n] = key; /* read_root has made room */
     s->x->rc =
         map_put(s->x->d, &s->refs, &s->targets.items[s->targets.n++], sizeof key, rule, NULL);
     const size_t before = s->n_place;
@@ -176,7 +177,7 @@ static uint32_t ref_expr(struct schema *s, const json_t *schema) {
 
 /* ---- alternatives ------------------------------------------------------------------------- */
 
-/* The schema behind references, for comparing; NULL: refused. */
+/* Follows the references of a schema, for comparing; NULL: refused. */
 static const json_t *behind(struct schema *s, const json_t *schema) {
     for (uint32_t i = 0; json_object_get(schema, "$ref") && i < SCHEMA_DEPTH; i++) {
         schema = schema_target(s, json_object_get(schema, "$ref"));
@@ -185,7 +186,7 @@ static const json_t *behind(struct schema *s, const json_t *schema) {
     return schema;
 }
 
-/* Types by the first byte of their values: bits. An integer is a number. */
+/* Bits for the types that a value's first byte tells apart. An integer is a number. */
 enum {
     T_STRING = 1,
     T_NUMBER = 2,
@@ -219,7 +220,7 @@ static uint32_t bits_of_value(const json_t *v) {
                                : T_NULL;
 }
 
-/* The values that a schema lists: its const or enum, as an array that is the caller's. */
+/* The values that a schema lists, its const or enum, as an array. The caller owns the array. */
 static json_t *listed(const json_t *schema) {
     json_t *one = json_object_get(schema, "const");
     return one ? json_pack("[O]", one) : json_incref(json_object_get(schema, "enum"));
@@ -258,8 +259,8 @@ static bool is_required(const json_t *schema, const char *name) {
     return false;
 }
 
-/* Whether no value can be of both: by type, by what they list, or by a property that both require
- * and list. Looks `depth` properties deep. */
+/* Whether no value can be of both schemas: by their types, by the values that they list, or by a
+ * property that both require and list. Looks `depth` properties deep. */
 static bool are_apart(struct schema *s, const json_t *a, const json_t *b, uint32_t depth) {
     const char *name;
     json_t *property;
@@ -417,7 +418,7 @@ uint32_t schema_expr(struct schema *s, const json_t *schema) {
 
 /* ---- the whole ---------------------------------------------------------------------------- */
 
-/* Brackets inside each other, outside of strings: known before any is parsed. */
+/* Depth of nested brackets outside of strings. It is known before any bracket is parsed. */
 static size_t depth_of(const char *text, size_t n) {
     size_t depth = 0, most = 0;
     bool in_string = false;

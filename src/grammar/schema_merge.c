@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* How a keyword of two schemas becomes one: the value that is put into `into`. */
+/* Makes the merged value of a keyword from its values in two schemas. */
 struct merge;
 typedef json_t *merge_values(struct schema *s, const struct merge *m, json_t *a, json_t *b);
 
@@ -20,7 +20,7 @@ static json_t *refuse(struct schema *s, const char *key, const char *what) {
 
 /* ---- keyword by keyword ------------------------------------------------------------------- */
 
-/* Both, when it comes to it: what the values themselves mean is for schema_expr. */
+/* Either value if they are equal, or an allOf of both. What the values mean is for schema_expr. */
 static json_t *both(struct schema *s, const struct merge *m, json_t *a, json_t *b) {
     (void)s;
     (void)m;
@@ -113,7 +113,7 @@ static json_t *closed_by_either(struct schema *s, const struct merge *m, json_t 
     return both(s, m, a, b);
 }
 
-/* The rows are in the order in which they are tried; keywords that are not here are annotations. */
+/* Rows are tried in this order. Keywords without a row are annotations. */
 static const struct merge merges[] = {
     {"type", types_of_both},
     {"properties", properties_of_either},
@@ -140,7 +140,7 @@ static const struct merge merges[] = {
 
 /* ---- the whole ---------------------------------------------------------------------------- */
 
-/* Properties that one schema names fall under the other's additionalProperties. */
+/* Whether `other` names properties that fall under the additionalProperties of `closed`. */
 static bool is_closed_against(const json_t *closed, const json_t *other) {
     const char *name;
     json_t *property;
@@ -160,7 +160,7 @@ static const struct merge *find_merge(const char *key) {
     return &annotation;
 }
 
-/* The schema behind references, with what stands beside each. */
+/* Follows the references of a schema. Constraints beside a $ref are refused. */
 static const json_t *resolve(struct schema *s, const json_t *schema) {
     for (uint32_t i = 0; schema && json_object_get(schema, "$ref"); i++) {
         if (i == SCHEMA_DEPTH || schema_has_others(schema, "$ref")) {

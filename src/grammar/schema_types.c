@@ -30,8 +30,8 @@ static bool counts(struct schema *s, const json_t *schema, const char *least_key
 
 /* ---- strings ------------------------------------------------------------------------------ */
 
-/* Formats of strings, as this engine writes them: no shorter and no longer forms that the standards
- * know, too. */
+/* Formats of strings in the forms that this engine writes. Shorter and longer forms that the
+ * standards also allow are left out. */
 #define DATE                                                                                       \
     "[0-9]{4}-(0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|[0-9]{4}-(0[469]|11)-(0[1-9]|"             \
     "[12][0-9]|30)|[0-9]{4}-02-(0[1-9]|1[0-9]|2[0-8])"
@@ -103,7 +103,7 @@ static uint32_t string_expr(struct schema *s, const json_t *schema) {
 
 /* ---- numbers ------------------------------------------------------------------------------ */
 
-/* One bound from its two keywords, the stricter one. */
+/* Reads one bound, the stricter one of its two keywords. */
 static bool bound(struct schema *s, const json_t *schema, const char *key,
                   const char *exclusive_key, bool is_low, int64_t *value, bool *excluded) {
     const json_t *v = json_object_get(schema, key), *w = json_object_get(schema, exclusive_key);
@@ -144,7 +144,7 @@ static uint32_t number_expr(struct schema *s, const json_t *schema) {
 
 /* ---- arrays ------------------------------------------------------------------------------- */
 
-/* Item i of the first ones, as a rule. */
+/* Item i of prefixItems, as a rule. */
 static uint32_t prefix_item(struct schema *s, const json_t *prefix, size_t i) {
     const size_t before = schema_enter(s, "prefixItems", i, true);
     const uint32_t e = expr_shared(s->x, schema_expr(s, json_array_get(prefix, i)));
@@ -152,7 +152,8 @@ static uint32_t prefix_item(struct schema *s, const json_t *prefix, size_t i) {
     return e;
 }
 
-/* What comes after `n` items, at least one: a comma before each. item 0: there are no more. */
+/* The items after the first n, n >= 1, with a comma before each. has_item false: there are no
+ * more. */
 static uint32_t more_items(struct schema *s, uint32_t item, bool has_item, uint32_t n,
                            uint32_t least, uint32_t most) {
     struct exprs *x = s->x;
@@ -161,7 +162,7 @@ static uint32_t more_items(struct schema *s, uint32_t item, bool has_item, uint3
     return expr_repeat(x, next, least > n ? least - n : 0, most == EXPR_NO_LIMIT ? most : most - n);
 }
 
-/* All items: prefix[0, n_prefix), then `item`s. */
+/* All items: those of `prefix`, then `item`s. */
 static uint32_t all_items(struct schema *s, const json_t *prefix, uint32_t item, bool has_item,
                           uint32_t least, uint32_t most) {
     struct exprs *x = s->x;
@@ -206,7 +207,7 @@ struct property {
 
 struct object {
     ARRAY(struct property) items; /* in the schema's order, then those that are required only */
-    ARRAY(const char *) names;    /* that are not free for others */
+    ARRAY(const char *) names;    /* names that other pairs cannot have */
     uint32_t other;               /* any other pair; a rule */
     bool has_other;
 };
@@ -217,7 +218,7 @@ static bool is_named(const struct object *o, const char *name) {
     return false;
 }
 
-/* `schema` NULL: a property of which nothing is known. */
+/* `schema` NULL: the property may have any value. */
 static void add_property(struct schema *s, struct object *o, const char *name, const json_t *schema,
                          bool required) {
     struct exprs *x = s->x;
@@ -278,7 +279,7 @@ static void add_other(struct schema *s, struct object *o, const json_t *schema) 
                                           json_sign(&s->json, ":"), value));
 }
 
-/* rests[i]: what may follow when some pair is there and properties [i, n) are left. */
+/* rests[i]: what may follow a pair when properties [i, n) are left. */
 static void make_rests(struct schema *s, const struct object *o, uint32_t *rests) {
     struct exprs *x = s->x;
     const uint32_t comma = json_sign(&s->json, ",");
@@ -293,8 +294,8 @@ static void make_rests(struct schema *s, const struct object *o, uint32_t *rests
     }
 }
 
-/* The pairs of an object: one of those up to the first required one is the first that is there.
- * rests[n + 1], firsts[n + 1]: room. */
+/* The pairs of an object. The first pair is one of those up to the first required one. `rests` and
+ * `firsts` are scratch, n + 1 numbers each. */
 static uint32_t pairs_in(struct schema *s, const struct object *o, uint32_t *rests,
                          uint32_t *firsts) {
     struct exprs *x = s->x;

@@ -25,14 +25,14 @@ static void table_put(struct table *t, uint64_t hash, uint32_t number) {
     t->slots[at] = number;
 }
 
-/* Whether a table of n numbers wants more slots before the next one comes. */
+/* Whether a table of n numbers needs more slots before the next number is put. */
 static bool table_is_full(const struct table *t, uint32_t n) {
     return 2 * (n + 1) > t->mask + 1;
 }
 
 /* ---- memory ------------------------------------------------------------------------------- */
 
-/* The parts of a map, one after the other; map NULL: only counts the bytes. */
+/* Lays out the arrays one after the other in `map`; map NULL: only counts the bytes. */
 static void place(struct states *s, char *map) {
     const size_t n = s->n_max, n_threads = STATES_THREADS_MAX, n_frames = STATES_FRAMES_MAX,
                  n_visits = STATES_VISITS_MAX;
@@ -64,7 +64,7 @@ void states_fini(struct states *s) {
     *s = (struct states){0};
 }
 
-/* All at once, and zeroed: what no state comes to is never touched, and takes no memory. */
+/* Maps all memory at once, zeroed. Parts that no state comes to are never touched and take none. */
 int states_init(struct diag *d, const struct code *code, uint32_t margin, struct states *s) {
     const uint32_t n_max = MIN(STATES_MAX, STATES_STEPS_MAX / code->n_classes);
     *s = (struct states){.code = code,
@@ -117,8 +117,8 @@ static const struct instruction *bounds_of(const struct states *s, uint32_t repe
     return &s->code->items.items[repeat + 1];
 }
 
-/* A count that the same bounds are as near to as far as `margin` bytes go. What may be the empty
- * text may come any number of times before the next byte. */
+/* A count that behaves like f's for the next `margin` bytes. A body that may be the empty text may
+ * come any number of times before the next byte, so its count stays. */
 static uint32_t normal_count(const struct states *s, const struct frame *f) {
     if (f->count == FRAME_CALL) return f->count;
     const struct instruction *bounds = bounds_of(s, f->pc);
@@ -128,7 +128,7 @@ static uint32_t normal_count(const struct states *s, const struct frame *f) {
     return least - f->count > s->margin ? 0 : f->count;
 }
 
-/* A frame's `under` is older than it, and has a smaller number: all are looked at in order. */
+/* A frame's `under` is older and has a smaller number, so frames are handled in order. */
 static int normal_frame(struct diag *d, struct states *s, uint32_t frame, uint32_t *normal) {
     for (; s->n_normal <= frame; s->n_normal++) {
         const struct frame *f = &s->frames[s->n_normal];
@@ -178,8 +178,8 @@ static int call(struct diag *d, struct states *s, const struct instruction *i, u
     return visit(d, s, i->other, under);
 }
 
-/* What the REPEAT at pc repeats has come `count` times. Without an upper bound, only whether that
- * is enough counts. */
+/* The body of the REPEAT at pc has come `count` times. Without an upper bound, all counts from
+ * `least` on are alike. */
 static int repeat(struct diag *d, struct states *s, uint32_t pc, uint32_t count, uint32_t under) {
     const struct instruction *i = &s->code->items.items[pc];
     const uint32_t least = bounds_of(s, pc)->next, most = bounds_of(s, pc)->other;
@@ -201,7 +201,7 @@ static int give_back(struct diag *d, struct states *s, uint32_t frame) {
     return visit(d, s, f.pc, f.under);
 }
 
-/* Follows all that was visited to the instructions that want a byte. */
+/* Follows all visited instructions to those that wait for a byte. */
 static int close_threads(struct diag *d, struct states *s) {
     while (s->n_todo > 0) {
         const uint64_t thread = s->todo[--s->n_todo];
@@ -286,7 +286,7 @@ int states_step(struct diag *d, struct states *s, uint32_t from, uint32_t byte_c
 
 /* ---- normal states ------------------------------------------------------------------------ */
 
-/* Leaves one of each thread that is found: the found ones are not in order, and may be equal. */
+/* Sorts the found threads and drops all but one of equal ones. */
 static void drop_doubles(struct states *s) {
     uint32_t n = 0;
     qsort(s->found, s->n_found, sizeof *s->found, by_number);
@@ -320,8 +320,8 @@ bool states_crowded(const struct states *s) {
            s->n_frames > STATES_FRAMES_MAX / 2;
 }
 
-/* Makes the frames that the states need, in the order of their numbers: a frame's `under` is older
- * than it. */
+/* Copies the frames that the states need, in the order of their numbers: a frame's `under` is
+ * older. renamed[i]: the number in `to` of frame i. */
 static int copy_frames(struct diag *d, const struct states *from, struct states *to,
                        const uint32_t *states, uint32_t n, uint32_t *renamed) {
     for (uint32_t k = 0; k < n; k++)

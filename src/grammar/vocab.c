@@ -23,7 +23,7 @@ static uint32_t length_of(const struct vocab *v, int32_t id) {
     return v->at[id + 1] - v->at[id];
 }
 
-/* Characters of a plain token; 0: it is none. */
+/* Characters of a plain token; 0: the token is not plain. */
 static uint32_t plain_length(const struct vocab *v, int32_t id) {
     const uint8_t *text = text_of(v, id);
     const uint32_t n = length_of(v, id);
@@ -65,7 +65,7 @@ static int list_ids(struct diag *d, struct vocab *v) {
 
 /* ---- nodes -------------------------------------------------------------------------------- */
 
-/* Bytes that two tokens begin with alike; id -1: none. */
+/* Length in bytes of the beginning that two tokens share; a = -1: there is no first token. */
 static uint32_t common(const struct vocab *v, int32_t a, int32_t b) {
     uint32_t n = 0;
     if (a < 0) return 0;

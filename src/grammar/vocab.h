@@ -1,11 +1,11 @@
 /* vocab.h - the texts of a vocabulary as tries, for finding all tokens that a grammar allows.
  *
- *   plain   tokens of whole characters that a JSON string may hold as they are, at most
- *           VOCAB_PLAIN_MAX of them; beside it a mask of those with at most n characters, for each
- * n other   all other tokens: quotes, escapes, control characters, parts of characters
+ *   plain   tokens of at most VOCAB_PLAIN_MAX whole characters that a JSON string may hold as they
+ *           are; for each n there is also a mask of those with at most n characters
+ *   other   all other tokens: quotes, escapes, control characters, parts of characters
  *
- * A trie's nodes lie depth first, so that a node's subtree is [node, node.skip), and its tokens are
- * a stretch of `ids`. Read-only once made; shared by matchers of any thread.
+ * A trie's nodes lie depth first, so a node's subtree is [node, node.skip), and its tokens are a
+ * contiguous range of `ids`. A vocab is read-only once made, and shared by matchers of any thread.
  */
 #ifndef QN_GRAMMAR_VOCAB_H
 #define QN_GRAMMAR_VOCAB_H
@@ -20,7 +20,7 @@ enum {
     VOCAB_TOKEN_MAX = 255, /* bytes of a token; a longer one is never allowed */
 };
 
-/* What the text of a special token begins with: no other text has this byte. */
+/* The first byte of a special token's text. No other text has this byte. */
 #define VOCAB_SPECIAL "\xff"
 
 struct vocab_node {
@@ -41,8 +41,8 @@ struct vocab_trie {
 struct vocab {
     struct vocab_trie plain, other;
     uint32_t n_tokens, n_words; /* words of 32 bits in a mask */
-    uint32_t longest;           /* bytes of a token that is allowed at all */
-    uint32_t *plain_masks;      /* [VOCAB_PLAIN_MAX + 1][n_words] plain tokens of at most so many
+    uint32_t longest;           /* bytes of the longest token that is ever allowed */
+    uint32_t *plain_masks;      /* [VOCAB_PLAIN_MAX + 1][n_words] row n: plain tokens of at most n
                                  * characters */
     const char *bytes;          /* all texts, one after the other */
     const uint32_t *at;         /* [n_tokens + 1] where each begins */
@@ -53,7 +53,7 @@ int vocab_make(struct diag *d, const char *bytes, const uint32_t *at, uint32_t n
                struct vocab *v);
 void vocab_fini(struct vocab *v);
 
-/* Whether c is a byte that a plain token may have as a character of its own. */
+/* Whether a plain token may hold c as a character of its own. */
 static inline int vocab_is_plain(uint8_t c) {
     return c >= 0x20 && c < 0x7f && c != '"' && c != '\\';
 }

@@ -11,7 +11,7 @@
 #include <jansson.h>
 #include <stdlib.h>
 
-enum { MOST_LINES = 48 }; /* of one list; how many there are is always said */
+enum { MOST_LINES = 48 }; /* of one list; its full length is always given */
 
 enum what { WHAT_TASK, WHAT_EVENT, WHAT_TENSOR };
 
@@ -20,7 +20,7 @@ struct question {
     const char *text;                 /* behind the colon */
     uint32_t number;                  /* of a task or event */
     uint32_t n_rows;                  /* 0: the first variant that has it */
-    uint32_t first_task, first_event; /* of the variant at hand */
+    uint32_t first_task, first_event; /* of the current variant */
     json_t *answer;                   /* NULL: not found yet */
 };
 
@@ -50,14 +50,14 @@ static json_t *number(uint64_t n) {
     return json_integer((json_int_t)n);
 }
 
-/* Takes what is in the buffer, which is empty afterwards. */
+/* Takes the text out of the buffer, which is empty afterwards. */
 static json_t *text_json(struct strbuf *b) {
     json_t *s = b->failed ? NULL : json_string(strbuf_text(b));
     strbuf_clear(b);
     return s;
 }
 
-/* Everything about the variant at hand, and scratch. */
+/* The current variant, and scratch. */
 struct scene {
     const struct question *q;
     const struct tgraph *g;
@@ -127,7 +127,7 @@ static uint64_t access_json(struct scene *s, const struct task *t, bool write, j
     return bytes;
 }
 
-/* Why `after` must come after `before`: the first overlap; whether there is one. */
+/* Puts why `after` must come after `before`: the first overlap. Returns whether there is one. */
 static bool put_reason(struct scene *s, const struct task *before, const struct task *after) {
     struct region x[TASK_MAX_ACCESS], y[TASK_MAX_ACCESS];
     int n = task_access(s->k, before, x), m = task_access(s->k, after, y);
@@ -273,7 +273,7 @@ static bool op_reads(const struct kop *op, int32_t tensor) {
     return false;
 }
 
-/* Activations whose bytes it shares at other times. */
+/* Lists the activations that use the tensor's bytes at other times. */
 static void sharers_json(struct scene *s, int32_t tensor, json_t *o) {
     uint64_t at = s->g->tensor_offset[tensor];
     uint64_t end = at + tensor_bytes(&s->k->tensors.items[tensor]);

@@ -38,7 +38,7 @@ uint64_t view_region_bytes(const struct kgraph *k, const struct region *r) {
     return region_elements(k, r) * element;
 }
 
-/* A layer has several linear operators: " (o_proj)", from the weight's name. */
+/* Appends " (o_proj)", from the weight's name: a layer has several linear operators. */
 static void linear_name(const struct kgraph *k, const struct kop *op, struct strbuf *out) {
     static const char suffix[] = ".weight";
     if (op->kind != OP_LINEAR && op->kind != OP_LINEAR_SPLITK) return;
@@ -137,7 +137,7 @@ static int start(struct builder *b, struct diag *d, const struct kgraph *k, cons
     return QN_OK;
 }
 
-/* Ends with the title; releases what only the builder needs. */
+/* Makes the title and releases the scratch text. */
 static int finish(struct builder *b, const char *what) {
     strbuf_printf(&b->text, "%s, %u row%s", what, b->k->n_rows, b->k->n_rows == 1 ? "" : "s");
     if (b->scope.layer != VIEW_ALL_LAYERS) strbuf_printf(&b->text, ", layer %d", b->scope.layer);
@@ -301,7 +301,7 @@ static uint32_t tensor_node(struct builder *b, int32_t tensor, enum task_stage s
     return b->tensors[tensor];
 }
 
-/* decompose, memory_plan: what tasks read and write. */
+/* For decompose and memory_plan: the regions that tasks read and write. */
 static void region_edges(struct builder *b, enum task_stage stage) {
     struct region r[TASK_MAX_ACCESS];
     for (size_t i = 0; i < b->g->tasks.n; i++) {
@@ -321,7 +321,8 @@ static void region_edges(struct builder *b, enum task_stage stage) {
     }
 }
 
-/* The first pair of accesses that makes `after` depend on `before`: what the edge says. */
+/* Finds the first pair of accesses that makes `after` depend on `before`. Returns the kind of the
+ * edge; the region goes into the scratch text. */
 static const char *dependency(struct builder *b, const struct task *before,
                               const struct task *after, uint64_t *bytes) {
     struct region x[TASK_MAX_ACCESS], y[TASK_MAX_ACCESS];
@@ -371,7 +372,7 @@ static uint32_t event_node(struct builder *b, int32_t e, int32_t some_task) {
     const struct event *event = &b->g->events.items[e];
     strbuf_printf(&b->text, "event %u", b->scope.first_event + (uint32_t)e);
     const char *id = take(b);
-    /* Events are renumbered; what they are about is not: a task next to it, and the counts. */
+    /* Stages renumber events, so the key is a task next to the event, and the counts. */
     strbuf_printf(&b->text, "event %u>%u ", event->n_triggers, event->n_dependents);
     if (some_task >= 0) view_task_label(b->k, &b->g->tasks.items[some_task], &b->text);
     const char *key = take(b);
@@ -390,7 +391,7 @@ static uint32_t event_node(struct builder *b, int32_t e, int32_t some_task) {
     return b->events[e];
 }
 
-/* The regions of one task that are written, or read, into the scratch text. */
+/* Puts the regions that one task writes, or reads, into the scratch text. Returns their bytes. */
 static uint64_t access_text(struct builder *b, const struct task *t, bool write) {
     struct region r[TASK_MAX_ACCESS];
     uint64_t bytes = 0;
@@ -416,7 +417,7 @@ static void wait_edge(struct builder *b, int32_t event, int32_t task, enum task_
     add_edge(b, from, to, "wait", bytes);
 }
 
-/* event_fuse: in- and out-sets; an event is of interest if one of its tasks is. */
+/* For event_fuse, whose events have in- and out-sets: an event is wanted if one of its tasks is. */
 static bool set_wanted(const struct builder *b, const struct task_range *r, uint32_t n) {
     for (uint32_t i = 0; i < n; i++)
         for (int32_t t = r[i].first; t < r[i].last; t++)

@@ -1,16 +1,16 @@
 /* graph_view.h - any stage of the compiler as nodes and edges, for people and for programs.
  *
- * A view is made from a kernel graph or a task graph by a builder and turned into text, dot or JSON
- * by a writer that knows nothing about stages; two views of neighbouring stages can be compared.
- * Everything in it belongs to its arena.
+ * A builder makes a view from a kernel graph or a task graph. A writer, which knows nothing about
+ * stages, turns it into text, dot or JSON. Two views of neighbouring stages can be compared. The
+ * view's arena owns its texts.
  *
  *   kernel        nodes are operators; edges are tensors, with shape and bytes
  *   decompose     nodes are tasks and activations; edges are the regions written and read
- *   memory_plan   the same; activations have their place in the workspace
+ *   memory_plan   as decompose; activations have their place in the workspace
  *   depend        nodes are tasks; an edge is a dependency with the region that makes it one
  *   event_fuse    nodes are tasks and events; edges are triggers (with what is written) and waits
  *   and later     (with what is read)
- *   events        nodes are events; an edge is all tasks between two of them
+ *   events        nodes are events; an edge is all tasks of one operator between two of them
  */
 #ifndef QN_INSPECT_GRAPH_VIEW_H
 #define QN_INSPECT_GRAPH_VIEW_H
@@ -52,10 +52,10 @@ struct view {
     ARRAY(struct view_attr) attrs;
 };
 
-/* What to show, and under which numbers: first_task and first_event are added to the graph's own (a
- * program counts through all its variants). */
+/* The layer to show, and the numbers of its tasks and events: first_task and first_event are added
+ * to the graph's own, because a program counts through all its variants. */
 struct view_scope {
-    int layer; /* only it and its neighbours; VIEW_ALL_LAYERS */
+    int layer; /* shows it and its neighbours; or VIEW_ALL_LAYERS */
     uint32_t first_task, first_event;
 };
 
@@ -65,7 +65,7 @@ int view_kernel(struct diag *d, const struct kgraph *k, const struct view_scope 
                 struct view *v);
 int view_tasks(struct diag *d, const struct tgraph *g, enum task_stage stage,
                const struct view_scope *scope, struct view *v);
-/* From normalize on. */
+/* For stages from normalize on. */
 int view_events(struct diag *d, const struct tgraph *g, const struct view_scope *scope,
                 struct view *v);
 void view_fini(struct view *v);
@@ -77,8 +77,8 @@ void view_dot(const struct view *v, struct strbuf *out);
  * {..}}], "edges": [[from, to, kind, label, bytes]]} */
 void view_json(const struct view *v, struct strbuf *out);
 
-/* What changed from one view to the next, by node key: totals, then a line per node that came (+),
- * went (-) or changed (~). Errors: QN_ENOMEM. */
+/* Writes what changed from one view to the next, by node key: totals, then a line per node that was
+ * added (+), removed (-) or changed (~). Errors: QN_ENOMEM. */
 int view_diff_text(struct diag *d, const struct view *before, const struct view *after,
                    struct strbuf *out);
 int view_diff_json(struct diag *d, const struct view *before, const struct view *after,
@@ -88,8 +88,8 @@ int view_diff_json(struct diag *d, const struct view *before, const struct view 
 void view_tensor_name(const struct kgraph *k, int32_t tensor, struct strbuf *out);
 /* "0.qkv.q rows 0-1 columns 0-64" */
 void view_region(const struct kgraph *k, const struct region *r, struct strbuf *out);
-/* Of a state tensor: the rows of one iteration, whose columns are keys and values of attrs.D
- * elements. */
+/* For a state tensor: the bytes of one iteration's rows, whose columns are keys and values of
+ * attrs.D elements. */
 uint64_t view_tensor_bytes(const struct kgraph *k, int32_t tensor);
 uint64_t view_region_bytes(const struct kgraph *k, const struct region *r);
 /* "qkv L3 rows 0-1 units 4-8" */

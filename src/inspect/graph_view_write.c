@@ -27,7 +27,7 @@ void view_json_string(struct strbuf *out, const char *text) {
     strbuf_char(out, '"');
 }
 
-/* First edge of each node in an order by `from`: a counting sort into out[n_edges]. */
+/* A counting sort of the edges by `from`: those of node i are order[first[i], first[i + 1]). */
 static int edges_by_from(struct diag *d, const struct view *v, struct arena *a, size_t **first,
                          size_t **order) {
     TRY(ARENA_NEW(d, a, first, v->nodes.n + 2));
@@ -214,7 +214,7 @@ static bool same_attr(const struct view_attr *a, const struct view_attr *b) {
     return a->text ? strcmp(a->text, b->text) == 0 : a->number == b->number;
 }
 
-/* "worker - > 1, id task 3 > task 5" between two forms of one node; empty: the same. */
+/* The changes of one node, as in "task 3 -> task 5, worker 0 -> 1"; empty: the same. */
 static void changes(const struct view *before, const struct view_node *x, const struct view *after,
                     const struct view_node *y, struct strbuf *out) {
     if (strcmp(x->id, y->id) != 0) strbuf_printf(out, "%s -> %s", x->id, y->id);
@@ -242,7 +242,8 @@ static size_t count_kind(const struct view *v, const char *kind) {
     return n;
 }
 
-/* Calls `on` for every node that went, came or changed, in that order of views. */
+/* Calls `on` for every removed node in the order of `before`, then for every added or changed one
+ * in that of `after`. */
 typedef void diff_fn(struct strbuf *out, char sign, const struct view_node *n, const char *what);
 
 static int diff(struct diag *d, const struct view *before, const struct view *after, diff_fn *on,

@@ -43,7 +43,8 @@ int qn_op_check(const char *path, char **text, qn_error *error) {
     return api_return(rc, &d, error);
 }
 
-/* How far both are from a in double, in float32 with bfloat16 where a text says cast16. */
+/* Tells how far both are from a in double, if computed in float32 with bfloat16 where a text says
+ * cast16. */
 static int tell_rounding(struct diag *d, const struct expr *a, const struct expr *b,
                          struct strbuf *out) {
     struct matching m;

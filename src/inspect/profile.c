@@ -14,8 +14,8 @@ static const struct prog_task *task_of(const struct trace *t, const struct trace
 
 /* ---- one iteration ------------------------------------------------------------------------ */
 
-/* [from, to) of a worker, before a task of kind `who` whose event was activated by run `by`. What
- * is not waiting is added to *rest. */
+/* Accounts for [from, to) of a worker, before a task of kind `who` whose event was activated by run
+ * `by`. The part that is not waiting is added to *rest. */
 static void add_gap(struct profile *p, uint32_t worker, uint64_t from, uint64_t to, size_t by,
                     int who, uint64_t *rest) {
     const struct trace *t = p->trace;
@@ -39,7 +39,7 @@ static size_t last_run(const struct trace *t, const struct trace_iter *iter) {
     return last;
 }
 
-/* When a run's data were there; a task that polls its data is ready before that. by: the run that
+/* When a run's data had arrived; a task that polls its data is ready before that. by: the run that
  * activated its event; SIZE_MAX: none. */
 static uint64_t start_of(const struct trace *t, const struct trace_run *r, size_t by) {
     return by == SIZE_MAX ? r->ready : MIN(MAX(r->ready, t->runs.items[by].end), r->end);
@@ -85,8 +85,8 @@ static size_t before_on_worker(const struct trace *t, const struct trace_iter *i
     return SIZE_MAX;
 }
 
-/* Backwards from the task that ended last: each step goes to the later of two tasks, the one that
- * activated its event and the one before it on its worker. */
+/* Goes backwards from the task that ended last. Each step goes to the later of two tasks: the one
+ * that activated its event, and the one before it on its worker. */
 static int make_path(struct diag *d, struct profile *p, const struct trace_links *links) {
     const struct trace *t = p->trace;
     const struct trace_iter *iter = &t->iters.items[p->typical];
@@ -119,7 +119,7 @@ static int make_path(struct diag *d, struct profile *p, const struct trace_links
 
 /* ---- the whole ---------------------------------------------------------------------------- */
 
-/* A decode iteration of the whole batch, with all its records. */
+/* Whether `iter` is a decode iteration of the whole batch, with all its records. */
 static bool counts(const struct trace_iter *iter, uint32_t batch) {
     return iter->complete && iter->n_running == batch && iter->n_rows == batch &&
            iter->n_logit_rows == batch;
@@ -160,19 +160,19 @@ static int choose(struct diag *d, struct profile *p, uint32_t batch, size_t firs
     return QN_OK;
 }
 
-/* Time from an iteration's end to the next one's start, when that follows at once. */
+/* Adds the time from an iteration's end to the next one's start, if that follows at once. */
 static void add_boundary(struct profile *p, size_t i) {
     const struct trace *t = p->trace;
     if (i + 1 >= t->iters.n || t->iters.items[i + 1].number != t->iters.items[i].number + 1) return;
     uint64_t gap = t->iters.items[i + 1].start - t->iters.items[i].end;
     uint64_t length = t->iters.items[i].end - t->iters.items[i].start;
     if (t->iters.items[i + 1].start < t->iters.items[i].end || gap > length)
-        return; /* it was idle */
+        return; /* the engine was idle */
     p->boundary_ns += gap;
     p->n_boundaries++;
 }
 
-/* The sums over `all`, and the path of the typical one. */
+/* Makes the sums over `all`, and the path of the typical iteration. */
 static int account(struct diag *d, struct profile *p, const struct length *all,
                    struct trace_links *links, uint64_t *free_since) {
     const struct trace *t = p->trace;
@@ -184,7 +184,7 @@ static int account(struct diag *d, struct profile *p, const struct length *all,
         p->ns += all[i].ns;
         if (all[i].iter == p->typical) TRY(make_path(d, p, links));
     }
-    if (p->n_boundaries > 0) { /* those without a successor: as long as the others */
+    if (p->n_boundaries > 0) { /* iterations without a successor count the mean boundary */
         p->boundary_ns = p->boundary_ns / p->n_boundaries * p->n_iters;
         p->ns += p->boundary_ns;
     }

@@ -44,7 +44,7 @@ static double floor_us(const struct report *r, double bytes) {
     return r->s->read_rate > 0 ? bytes / r->s->read_rate * 1e6 : 0;
 }
 
-/* Of experts the trace counts as many as could be read; on average experts_read were. */
+/* The trace counts as many experts as could be read; on average experts_read were read. */
 static double op_bytes(const struct report *r, const struct profile_op *op) {
     const struct prog_variant *v = &PROG(r->t->program, VARIANT)[r->p->variant];
     const uint64_t listed = trace_listed(r->t->program, v, (uint32_t)(op - r->p->ops));
@@ -53,7 +53,7 @@ static double op_bytes(const struct report *r, const struct profile_op *op) {
                                                 : bytes;
 }
 
-/* The most that a worker has of some time, over the mean; 0: there is none. */
+/* The busiest worker's time over the mean; 0: there is no time. */
 static double busiest(const struct report *r, const uint64_t *ns) {
     uint64_t most = 0, sum = 0;
     for (uint32_t w = 0; w < r->t->n_workers; w++) {
@@ -63,7 +63,7 @@ static double busiest(const struct report *r, const uint64_t *ns) {
     return sum > 0 ? (double)most * r->t->n_workers / (double)sum : 0;
 }
 
-/* The same of all tasks. */
+/* The same for all tasks together. */
 static double busiest_of_all(const struct report *r) {
     uint64_t most = 0, sum = 0;
     for (uint32_t w = 0; w < r->t->n_workers; w++) {
@@ -242,8 +242,8 @@ static json_t *path_json(const struct report *r) {
                      "tasks", steps);
 }
 
-/* Of an iteration: two records per task, one per event; on a GPU one more per
- * task with weights. */
+/* Records of an iteration: two per task, one per event, and on a GPU one more per task with
+ * weights. */
 static json_t *trace_json(const struct report *r) {
     const struct profile_setting *s = r->s;
     const struct prog_variant *v = &PROG(r->t->program, VARIANT)[r->p->variant];
@@ -361,7 +361,8 @@ static void put_tasks(const struct report *r, size_t first, size_t last, struct 
     free(seen);
 }
 
-/* The page rings as [time, bytes in flight, pages free] of all workers, flat; nothing of a CPU. */
+/* The page rings of all workers together as [time, bytes in flight, pages free], flat; empty on a
+ * CPU. */
 static void put_ring(const struct report *r, size_t first, size_t last, struct strbuf *out) {
     const struct trace *t = r->t;
     const uint64_t start = t->iters.items[first].start, end = t->iters.items[last - 1].end;
@@ -386,7 +387,7 @@ static void put_ring(const struct report *r, size_t first, size_t last, struct s
     trace_ring_fini(&ring);
 }
 
-/* Runs as [task, worker, iteration, begin, end] in microseconds, flat. */
+/* Runs as [task, worker, iteration, ready, end] in microseconds, flat. */
 static void put_timeline(const struct report *r, struct strbuf *out) {
     const struct trace *t = r->t;
     size_t first, last;

@@ -37,7 +37,7 @@ static int submit(qn_engine *e, const qn_profile_params *p, uint32_t idx, int32_
     return qn_request_submit(e, &prompt, &s, request, error);
 }
 
-/* All tokens of one request; the times of those after the first, as steps. */
+/* Collects all tokens of one request. steps: milliseconds from each token to the next. */
 static int collect(qn_request *request, double *steps, size_t *n, qn_error *error) {
     qn_output out = {.struct_size = sizeof out};
     uint64_t last = 0;
@@ -60,7 +60,7 @@ struct member {
     qn_request *request;
 };
 
-/* One batch from start to end; *ms becomes the least time per token so far that a tenth of the
+/* Runs one batch from start to end. *ms becomes the least time per token so far that a tenth of the
  * steps of a run stayed below. */
 static int run_batch(qn_engine *e, const qn_profile_params *p, double *ms, qn_error *error) {
     struct member *requests = calloc(p->batch_size, sizeof *requests);
@@ -74,7 +74,7 @@ static int run_batch(qn_engine *e, const qn_profile_params *p, double *ms, qn_er
     for (uint32_t i = 0; room && i < p->batch_size && rc == QN_OK; i++) {
         size_t n = 0;
         rc = collect(requests[i].request, steps, &n, error);
-        if (rc != QN_OK || i + 1 < p->batch_size || n == 0) continue; /* the last one's steps */
+        if (rc != QN_OK || i + 1 < p->batch_size || n == 0) continue; /* the last one counts */
         qsort(steps, n, sizeof *steps, by_value);
         *ms = *ms > 0 ? MIN(*ms, steps[n / 10]) : steps[n / 10];
     }
@@ -206,7 +206,7 @@ int qn_profile(const qn_engine_params *params, const qn_profile_params *profile,
     if (html) *html = NULL;
     int rc = check(&d, profile, &p, params, &ep);
     if (rc != QN_OK) return api_return(rc, &d, error);
-    ep.no_prefix_caching = 1; /* both runs are to compute the same */
+    ep.no_prefix_caching = 1; /* both runs must compute the same */
     rc = qn_engine_open(&ep, &e, error);
     if (rc != QN_OK) return rc;
     struct profile_setting s = {.model = e->info.served_model_name,

@@ -43,7 +43,7 @@ static void job_fini(struct job *job) {
 
 /* ---- compile ------------------------------------------------------------------------------ */
 
-/* The checksum of a file is of its bytes with this field 0, as program_read knows it. */
+/* The checksum of a file covers its bytes with this field 0, as in program_read. */
 static int write_program(struct diag *d, struct prog_header *p, const char *path) {
     p->checksum = 0;
     p->checksum = hash_bytes(p, p->total_bytes, 0);
@@ -74,7 +74,7 @@ static void on_stage(void *user, struct compile_shown of, const char *stage, con
     bool program = strcmp(stage, "program") == 0;
     if (strcmp(stage, w->stage) != 0) return;
     w->stage_known = true;
-    /* The first that has the rows. */
+    /* The first variant that has the rows. */
     if (w->found || (!program && w->n_rows != 0 && w->n_rows != of.n_rows)) return;
     strbuf_str(&w->text, text);
     w->found = true;
@@ -116,7 +116,8 @@ int qn_graph_dump(const qn_engine_params *params, const char *stage, uint32_t n_
 
 /* ---- verify ------------------------------------------------------------------------------- */
 
-/* The tables that a card's kernels would read. A program with LINEAR_SPLITK is Hopper's. */
+/* Verifies the tables that a card's kernels would read. Only Hopper reads a program with
+ * LINEAR_SPLITK. */
 static int verify_tables(struct diag *d, const struct prog_header *program) {
     static const uint32_t cards[] = {80, 90};
     if (program->target != TARGET_CUDA) return QN_OK;
@@ -291,7 +292,7 @@ static json_t *memory_json(const struct qn_engine_info *i) {
                      number(i->bytes_per_token));
 }
 
-/* KV pages on every backend; "shared_memory_pages" is null where workers have no shared memory. */
+/* KV blocks on every backend; "shared_memory_pages" is always null. */
 static json_t *pages_json(const struct qn_engine_info *i) {
     return json_pack("{s:n, s:{s:o, s:o, s:o, s:o}}", "shared_memory_pages", "kv", "positions",
                      number(i->kv_block), "bytes", number(i->kv_block * i->kv_bytes_per_token),

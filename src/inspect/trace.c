@@ -52,9 +52,9 @@ struct decoder {
     struct trace *t;
     ARRAY(struct done) dones;
     struct trace_iter next; /* filled by the records before ITER */
-    struct trace_run open;  /* of the worker in hand */
+    struct trace_run open;  /* of the current worker */
     bool is_open;
-    bool is_loader; /* the worker in hand has said something about its pages */
+    bool is_loader; /* the current worker has a record of its pages */
 };
 
 static int on_end(struct decoder *c, uint64_t now) {
@@ -115,9 +115,9 @@ static int on_record(struct decoder *c, uint32_t ring, const struct rt_trace_rec
     return QN_OK;
 }
 
-/* The span of time in which no ring lacks records: from `low`, the newest of the oldest records of
- * rings that have dropped some, to `high`, when copying the rings began. Outside of it an
- * iteration's own record may be missing while records of its tasks are there. */
+/* The span of time in which no ring lacks records. `low`: the newest of the oldest records of rings
+ * that have dropped some. `high`: when copying the rings began. Outside the span an iteration's own
+ * record may be missing while records of its tasks are present. */
 struct span {
     uint64_t low, high;
 };
@@ -187,7 +187,7 @@ static int run_by_iter(const void *a, const void *b) {
     return (x->worker > y->worker) - (x->worker < y->worker);
 }
 
-/* Runs into iterations: an iteration's tasks all lie between its start and the next one's. */
+/* Assigns runs to iterations: an iteration's tasks all lie between its start and the next one's. */
 static void assign_runs(struct trace *t) {
     size_t kept = 0;
     for (size_t i = 0; i < t->runs.n; i++) {
@@ -330,7 +330,7 @@ static bool map_of(const struct prog_header *p, uint32_t op, struct op_map *map)
     return op != PROG_NONE && program_map(&d, p, variant_of(p, op), &PROG(p, OP)[op], map) == QN_OK;
 }
 
-/* Bytes of an element of an operator's first matrix. */
+/* Bytes of an element of an operator's first weight matrix. */
 static uint64_t element_bytes(const struct prog_header *p, const struct prog_op *op) {
     for (int i = 0; i < OP_MAX_IN; i++) {
         if (op->in[i] == PROG_NONE) continue;

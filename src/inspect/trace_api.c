@@ -1,4 +1,4 @@
-/* trace_api.c - qn_engine_trace_write: what an engine's trace has, as a file. */
+/* trace_api.c - qn_engine_trace_write: writes an engine's trace to a file. */
 #include "engine/engine.h"
 #include "inspect/trace.h"
 

@@ -2,8 +2,8 @@
  *
  * A file is a sequence of TracePackets. The field numbers are those of Perfetto's published format
  * (protos/perfetto/trace: trace_packet, track_descriptor, track_event, interned_data,
- * counter_descriptor, debug_annotation); only what is used is named here. All packets belong to one
- * sequence, whose first packet clears the incremental state and interns the names that repeat.
+ * counter_descriptor, debug_annotation); only the fields in use are named. All packets belong to
+ * one sequence, whose first packet clears the incremental state and interns the names that repeat.
  */
 #include "inspect/trace.h"
 
@@ -55,7 +55,7 @@ static void put_string(struct strbuf *b, uint32_t field, const char *text) {
     put_bytes(b, field, text, strlen(text));
 }
 
-/* A message that was built in `inner`, which is empty afterwards. */
+/* Adds the message that was built in `inner`, and empties `inner`. */
 static void put_message(struct strbuf *b, uint32_t field, struct strbuf *inner) {
     put_bytes(b, field, strbuf_text(inner), inner->n);
     b->failed |= inner->failed;
@@ -182,7 +182,7 @@ static void arg_text(struct writer *w, enum arg arg, const char *text) {
     put_message(&w->event, EVENT_DEBUG, &w->inner);
 }
 
-/* The interned id of w->name; a new one goes into the packet at hand. */
+/* The interned id of w->name. A new name goes into the current packet. */
 static int name_id(struct writer *w, uint64_t *id) {
     char *key;
     TRY(strbuf_status(w->d, &w->name));
@@ -275,7 +275,8 @@ static uint64_t flow_id(const struct trace *t, uint32_t iter, uint32_t task) {
     return (uint64_t)iter * t->program->section[SECTION_TASK].count + task + 1;
 }
 
-/* The flows that begin at a run: one to each dependent of the event that it activated. */
+/* Adds the flow that ends at a run, and those that begin there: one to each dependent of the event
+ * that it activated. */
 static void put_flows(struct writer *w, const struct trace_links *links, size_t run) {
     const struct trace *t = w->t;
     const struct trace_run *r = &t->runs.items[run];
@@ -318,7 +319,7 @@ static int put_run(struct writer *w, const struct trace_links *links, size_t run
     return QN_OK;
 }
 
-/* [from, run's begin) on the track of waits, named by the operator waited for. */
+/* [from, run's ready) on the track of waits, named by the operator waited for. */
 static int put_wait(struct writer *w, const struct trace_links *links, const struct trace_run *r,
                     uint64_t from) {
     const struct trace *t = w->t;
@@ -398,7 +399,7 @@ static int put_instants(struct writer *w) {
     return QN_OK;
 }
 
-/* The page rings of all workers together, from when each of them has said something. */
+/* The page rings of all workers together, from when each of them has a record. */
 static int put_pages(struct writer *w) {
     struct trace_ring now;
     uint64_t flying = UINT64_MAX, n_free = UINT64_MAX; /* as shown */

@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-/* A program file has all that its last stage consists of, so no model is needed. */
+/* A program file holds all of its last stage, so no model is needed. */
 static int show_file(struct diag *d, const char *path, const struct compile_hook *hook) {
     struct prog_header *program;
     TRY(program_read(d, path, &program));

@@ -4,13 +4,13 @@
 
 #include "engine/engine.h"
 
-/* Shows hook->kernel and hook->tasks the graphs that params name: every stage while the model is
- * compiled, or, of params->program, the last one alone (with a model, only if the two fit). The
- * hook's `stage` is not called. */
+/* Calls hook->kernel and hook->tasks with the graphs that params name: those of every stage while
+ * the model is compiled or, of params->program, those of the last stage alone. A model beside a
+ * program must fit it. hook->stage is called during a compile only. */
 int view_graphs(struct diag *d, const qn_engine_params *params, const struct compile_hook *hook);
 
-/* The same of a program that program_check has let pass. Errors: QN_ESHAPE, QN_EVERIFY, QN_EFORMAT
- * for one whose tables contradict each other; the hook's. */
+/* Does the same for a program that program_check has passed. Errors: QN_ESHAPE, QN_EVERIFY,
+ * QN_EFORMAT for one whose tables contradict each other; the hook's. */
 int view_program(struct diag *d, const struct prog_header *p, const struct compile_hook *hook);
 
 #endif

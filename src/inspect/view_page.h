@@ -15,8 +15,8 @@ struct view_page {
 /* In order of name; the last has name NULL. Made by tools/view/embed.cmake. */
 extern const struct view_page view_pages[];
 
-/* Appends the page with the JSON text at its @@DATA. Every '<' in it is spelled as \u003c, so
- * that no text can end the script. Errors: QN_EINTERNAL for an unknown page. */
+/* Appends the page with the JSON text at its @@DATA. Every '<' of the JSON text is spelled as
+ * \u003c, so that no text can end the script. Errors: QN_EINTERNAL for an unknown page. */
 int view_page_make(struct diag *d, const char *name, const char *json, struct strbuf *out);
 
 #endif

@@ -28,8 +28,7 @@ json_t *why_choices(const struct plan_variant *plan) {
     return list;
 }
 
-/* Whether an operator of the variant stands in the list already: one of its kind whose products are
- * as long. */
+/* Whether the list already has an operator of this kind whose products are as long. */
 static bool is_there(const json_t *list, const struct prog_op *op) {
     size_t i;
     json_t *o;

@@ -1,5 +1,5 @@
-/* why.h - what there was to choose from, for `quern inspect --why`: by variant the ways to run a
- * layer (plan/variant.h), and by operator the forms that could run it (codegen/cuda_form.h). */
+/* why.h - the choices that `quern inspect --why` shows: for each variant the ways to run a layer
+ * (plan/variant.h), and for each operator the forms that could run it (codegen/cuda_form.h). */
 #ifndef QN_INSPECT_WHY_H
 #define QN_INSPECT_WHY_H
 
@@ -10,9 +10,9 @@
 /* [{"what", "why", "ways": [{"operators", "taken", "us", "why_not"}]}] of a variant's plan. */
 json_t *why_choices(const struct plan_variant *plan);
 
-/* [{"operator", "k", "tasks", "forms": [{"form", "code", "taken", "us", "why_not",
- * "stand_ins"}]}] of a variant
- * of a program for CUDA: operators that are alike stand once. Empty for other programs. */
+/* [{"operator", "k", "tasks", "forms": [{"form", "code", "taken", "us", "why_not", "stand_ins"}]}]
+ * of a variant of a program for CUDA. Operators that are alike appear once. Empty for other
+ * programs. */
 json_t *why_forms(const struct prog_header *program, const struct prog_variant *v,
                   const struct device *device);
 

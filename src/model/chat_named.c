@@ -11,7 +11,7 @@
     "{%- endfor %}"
 #define CHATML_PROMPT "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{%- endif %}"
 
-/* Thoughts stay in answers to the last question, and leave those before it. */
+/* Answers to the last question keep their thoughts; earlier answers lose them. */
 #define QWEN3_TURNS                                                                                \
     "{%- set ns = namespace(question=messages|length - 1, found=false) %}"                         \
     "{%- for message in messages[::-1] %}"                                                         \

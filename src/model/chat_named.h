@@ -2,7 +2,7 @@
 #ifndef QN_MODEL_CHAT_NAMED_H
 #define QN_MODEL_CHAT_NAMED_H
 
-/* bos and eos count where the directory names none. */
+/* bos and eos apply where the directory names none. */
 struct chat_named {
     const char *name, *bos, *eos, *program;
 };

@@ -33,7 +33,7 @@ struct source {
     size_t n;
 };
 
-/* What is read of a directory; the texts live in the arena of the template. */
+/* The content of a directory; the texts live in the arena of the template. */
 struct folder {
     struct diag *d;
     const char *dir; /* NULL: none */
@@ -61,7 +61,7 @@ static int take_tokens(struct folder *f, const json_t *config, const char **toke
     return QN_OK;
 }
 
-/* special_tokens_map.json counts, and wins, where the config has no added_tokens_decoder. */
+/* special_tokens_map.json is read, and wins, if the config has no added_tokens_decoder. */
 static int take_token_map(struct folder *f, const json_t *config, const char **tokens) {
     char *path;
     json_t *map = NULL;
@@ -281,7 +281,7 @@ void chat_template_free(struct chat_template *c) {
 
 /* Rendering. */
 
-/* What a conversation says. */
+/* The members of a conversation. */
 struct conversation {
     struct value messages, tools, documents, prompt, kwargs;
 };

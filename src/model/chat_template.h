@@ -4,11 +4,12 @@
  * character by character, as that of transformers' apply_chat_template:
  *
  *   which template   chat_template.jinja and additional_chat_templates/NAME.jinja, else
- * `chat_template` in tokenizer_config.json (a text or a list of {name, template}). Without a name
- *                    the one called "tool_use" where there are tools and it is there, else
- * "default". its variables    messages, tools, documents, add_generation_prompt; bos_token and its
- * like from tokenizer_config.json and special_tokens_map.json; any further arguments messages
- * fields that are null are dropped; reasoning, thinking and reasoning_content stand for each other
+ *                    `chat_template` in tokenizer_config.json (a text or list of {name, template}).
+ *                    Without a name: "tool_use" if there are tools and it exists, else "default".
+ *   its variables    messages, tools, documents, add_generation_prompt; bos_token and its like from
+ *                    tokenizer_config.json and special_tokens_map.json; any further arguments
+ *   messages         Fields that are null are dropped; reasoning, thinking and reasoning_content
+ *                    stand for each other.
  *
  * The text has its special tokens spelled out: encode it without adding any.
  */
@@ -27,20 +28,20 @@ struct chat_template;
 struct chat_options {
     bool add_generation_prompt; /* end with the beginning of an assistant's turn */
     const char *kwargs;         /* a JSON object of further variables; NULL: none */
-    time_t now;                 /* what strftime_now says; 0: the time */
+    time_t now;                 /* the time for strftime_now; 0: the current time */
 };
 
-/* Compiles a directory's template. name: one of the directory's, or of chat_template_names(), or a
- * file; NULL: as above. dir may be NULL where the name is no directory's.
+/* Compiles a directory's template. name: one of the directory's templates, one of
+ * chat_template_names(), or a file; NULL: as above. dir may be NULL if the name is no directory's.
  * Errors: QN_ENOENT (the directory has no template), QN_EINVAL (nothing has the name), QN_EFORMAT,
  * QN_EUNSUPPORTED. */
 int chat_template_open(struct diag *d, const char *dir, const char *name,
                        struct chat_template **out);
-/* From a template's text. `where` stands for it in messages; bos and eos may be NULL. */
+/* Compiles a template's text. `where` stands for it in messages; bos and eos may be NULL. */
 int chat_template_parse(struct diag *d, const char *where, const char *program, size_t n,
                         const char *bos, const char *eos, struct chat_template **out);
 void chat_template_free(struct chat_template *c);
-/* The program that a conversation with tools is rendered with. Lives as long as the template. */
+/* The program that renders a conversation with tools. Lives as long as the template. */
 const char *chat_template_program(const struct chat_template *c);
 
 /* "chatml, qwen2, ...": the templates that are built in (chat_named.c). */
@@ -49,7 +50,7 @@ const char *chat_template_names(void);
 /* Appends the text of a conversation to *out. The conversation is JSON: an array of messages, or
  *     {"messages": [...], "tools": [...], "documents": [...], "add_generation_prompt": true,
  *      "chat_template_kwargs": {...}}
- * of which all but messages may be missing and which wins over the options; "kwargs" is another
+ * Everything except messages may be missing; its members win over the options; "kwargs" is another
  * name for "chat_template_kwargs". Errors: QN_EFORMAT naming the field, QN_EINVAL where the
  * template raises an exception, QN_EUNSUPPORTED, QN_ELIMIT. */
 int chat_template_render(struct diag *d, const struct chat_template *c, const char *conversation,

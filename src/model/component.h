@@ -1,5 +1,5 @@
-/* component.h - tokenizer.json while it is read: where the reader is, and the members of a
- * component. For src/model/tokenizer_{parse,post,config}.c only. */
+/* component.h - the reader's place in tokenizer.json, and the members of a component. For
+ * src/model/tokenizer_{parse,post,config}.c only. */
 #ifndef QN_MODEL_COMPONENT_H
 #define QN_MODEL_COMPONENT_H
 
@@ -8,7 +8,7 @@
 
 enum { COMPONENT_MAX_TEXT = 4096 }; /* bytes of a pattern, a replacement, an added token */
 
-/* Where the reader is: "FILE: pre_tokenizer.pretokenizers[1]". */
+/* The reader's place: "FILE: pre_tokenizer.pretokenizers[1]". */
 struct component {
     struct tokenizer *t;
     const char *file;
@@ -24,10 +24,10 @@ int component_unsupported(struct diag *d, const struct component *at, const char
 int component_bool(struct diag *d, const struct component *at, const json_t *o, const char *key,
                    bool fallback, bool *out);
 /* A string of at most COMPONENT_MAX_TEXT bytes, copied into the tokenizer's arena, with its length;
- * fallback NULL: it must be there. */
+ * with fallback NULL it is required. */
 int component_text(struct diag *d, const struct component *at, const json_t *o, const char *key,
                    const char *fallback, const char **out, size_t *n);
-/* The component's type, borrowed from o; refuses what is nested too deep. */
+/* The component's type, borrowed from o; refuses components that are nested too deep. */
 int component_type(struct diag *d, const struct component *at, const json_t *o, const char **type);
 /* Runs `parse` over the members of a Sequence. */
 int component_sequence(struct diag *d, const struct component *at, const json_t *o, const char *key,
@@ -35,16 +35,16 @@ int component_sequence(struct diag *d, const struct component *at, const json_t 
 
 /* ---- tokenizer_parse.c ---- */
 
-/* An added token as an object; is_special: whatever its member `special` says. */
+/* Reads an added token from an object; is_special: ignores its member `special`. */
 int tokenizer_parse_token(struct diag *d, const struct component *at, const json_t *o,
                           bool is_special, struct added_token *a);
-/* Adds a, which needs no id: a text that is there keeps its id and gets a's flags, a token of the
- * model its id there, others are numbered on. A token that was special stays special. */
+/* Adds a, which needs no id. A known text keeps its id and gets the flags of a; a token of the
+ * model keeps the model's id; other tokens get the next free ids. A special token stays special. */
 int tokenizer_parse_add(struct diag *d, struct tokenizer *t, struct added_token a);
 
 /* ---- tokenizer_post.c ---- */
 
-/* The post-processor into t->post. */
+/* Reads the post-processor into t->post. */
 int tokenizer_post_parse(struct diag *d, const struct component *at, const json_t *o);
 
 /* ---- tokenizer_config.c ---- */

@@ -25,8 +25,8 @@ static inline float from_bf16(uint16_t bits) {
     return as_float((uint32_t)bits << 16);
 }
 
-/* The exponents differ in their bias by 112, which a multiplication puts right for normal and
- * subnormal numbers alike; exponent 31 (infinity, NaN) ends up at 65536 or more. */
+/* The exponents' biases differ by 112. A multiplication corrects this for normal and subnormal
+ * numbers alike; exponent 31 (infinity, NaN) ends up at 65536 or more. */
 static inline float from_f16(uint16_t bits) {
     float magnitude = as_float((uint32_t)(bits & 0x7fff) << 13) * 0x1p112f;
     uint32_t special = magnitude >= 65536.0f ? 0x7f800000u : 0;

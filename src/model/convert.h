@@ -1,7 +1,7 @@
 /* convert.h - float32, bfloat16 and float16 into each other.
  *
- * Narrowing rounds to nearest, ties to even; NaN stays NaN; what is too large for float16 becomes
- * infinite and is counted, because a checkpoint that overflows must not be used in silence.
+ * Narrowing rounds to nearest, ties to even; NaN stays NaN. Values too large for float16 become
+ * infinite and are counted, so that a checkpoint that overflows is not used in silence.
  */
 #ifndef QN_MODEL_CONVERT_H
 #define QN_MODEL_CONVERT_H

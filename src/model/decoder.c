@@ -3,7 +3,7 @@
 
 const struct weight_names decoder_hf_names = {DECODER_HF_NAMES, DECODER_HF_EXPERTS};
 
-/* What the building of one layer needs at every step. */
+/* The state that every step of building a layer needs. */
 struct builder {
     struct diag *d;
     struct kgraph *g;
@@ -54,7 +54,8 @@ static int vector(const struct builder *b, const char *name, const char *what, u
     return vector_of(b, b->layer, name, what, rows, out);
 }
 
-/* Tensors of a layer that one operator reads as one: what of their names (".weight", ".bias"). */
+/* Tensors of a layer that one operator reads as one; what: the end of their names (".weight",
+ * ".bias"). */
 static int joined(const struct builder *b, const char *const *names, const uint64_t *rows, int n,
                   const char *what, uint64_t cols, int32_t *out) {
     struct kgraph_part parts[KGRAPH_MAX_PARTS];
@@ -78,8 +79,8 @@ static int attention_norm(const struct builder *b, int layer, int32_t *out) {
     return vector_of(b, layer, b->names->attn_norm, "weight", s->hidden, out);
 }
 
-/* Activations as tensor cores want them: packed by their writer, where it can, else by PACK; as
- * they are unless `packed`. */
+/* Activations in the layout of the tensor cores: packed by their writer if it can, else by PACK;
+ * unchanged unless `packed`. */
 static int build_pack(const struct builder *b, bool packed, int32_t *x) {
     struct operands o = no_operands();
     if (!packed) return QN_OK;
@@ -91,12 +92,12 @@ static int build_pack(const struct builder *b, bool packed, int32_t *x) {
     return QN_OK;
 }
 
-/* The residual stream between two operators: x; PACK_X: also normed, and its squares. */
+/* The residual stream between two operators: x; with PACK_X also normed, and its squares. */
 struct stream {
     int32_t x, normed, squares;
 };
 
-/* EMBED, LINEAR, SPLITK_SUM or EXPERT_DOWN, whose operands are in *o but for the next norm's
+/* Adds EMBED, LINEAR, SPLITK_SUM or EXPERT_DOWN. *o holds their operands except the next norm's
  * weights. */
 static int build_stream(const struct builder *b, enum op_kind kind, struct operands *o, int next,
                         int32_t norm, struct stream *s) {
@@ -114,7 +115,7 @@ static int build_stream(const struct builder *b, enum op_kind kind, struct opera
     return QN_OK;
 }
 
-/* The operands of an operator that norms the stream, or takes it normed. */
+/* The operands of an operator that norms the stream, or that reads it normed. */
 static void stream_operands(const struct stream *s, int32_t norm, int32_t *x, int32_t *norm_in,
                             int32_t *squares) {
     const bool ahead = s->normed != NO_TENSOR;
@@ -123,7 +124,8 @@ static void stream_operands(const struct stream *s, int32_t norm, int32_t *x, in
     *squares = s->squares;
 }
 
-/* What operators on heads need besides projections: weights of norms, the layer's KV cache. */
+/* The operands of operators on heads beside the projections: weights of norms, the layer's KV
+ * cache. */
 static int head_operands(const struct builder *b, int q_norm, int k_norm, int kv,
                          struct operands *o) {
     const struct model_spec *s = &b->g->spec;
@@ -136,7 +138,7 @@ static int head_operands(const struct builder *b, int q_norm, int k_norm, int kv
     return kgraph_state(b->d, b->g, state, &o->out[kv]);
 }
 
-/* The operands of QKV but for those of heads: three matrices. */
+/* QKV's own operands, without those of heads: three matrices. */
 static int separate_projections(const struct builder *b, const uint64_t rows[3],
                                 struct operands *o) {
     const struct model_spec *spec = &b->g->spec;
@@ -157,7 +159,7 @@ static int joined_projections(const struct builder *b, const uint64_t rows[3], i
     return spec->qkv_bias ? joined(b, names, rows, 3, "bias", 0, &o->in[bias]) : QN_OK;
 }
 
-/* QKV_LINEAR alone: *qkv are the projections. */
+/* Adds QKV_LINEAR; sets *qkv to the projections. */
 static int build_projections(const struct builder *b, const struct stream *s, int32_t norm,
                              const uint64_t rows[3], int32_t *qkv) {
     struct operands o = no_operands();
@@ -169,8 +171,8 @@ static int build_projections(const struct builder *b, const struct stream *s, in
     return QN_OK;
 }
 
-/* The operator that makes heads, by three ways, but for the operands that these have in common;
- * *q_norm, *k_norm: their slots. */
+/* Chooses one of three operators that make heads and sets its operands, except those that all three
+ * have in common. *q_norm and *k_norm are the slots of the norms. */
 static int heads_kind(const struct builder *b, const struct stream *s, const uint64_t rows[3],
                       struct operands *o, enum op_kind *kind, int *q_norm, int *k_norm) {
     int32_t norm, squares;
@@ -195,8 +197,8 @@ static int heads_kind(const struct builder *b, const struct stream *s, const uin
     return build_projections(b, s, norm, rows, &o->in[HEADS_QKV]);
 }
 
-/* Writes this iteration's rows of the layer's KV cache; sets *q and *kv. With JOIN_HEADS *q are the
- * projections and the rest is the attention's. */
+/* Writes this iteration's rows of the layer's KV cache; sets *q and *kv. With JOIN_HEADS *q is the
+ * projections, and the attention operator does the rest. */
 static int build_qkv(const struct builder *b, const struct stream *s, int32_t *q, int32_t *kv) {
     const struct op_attrs *a = &b->g->attrs;
     const uint64_t rows[3] = {(uint64_t)a->heads * a->D, (uint64_t)a->kv * a->D,
@@ -219,10 +221,11 @@ static int build_qkv(const struct builder *b, const struct stream *s, int32_t *q
 
 /* ---- latent attention ---- */
 
-/* Of both latents' norms, whatever rms_norm_eps is. */
+/* Holds for both latents' norms, whatever rms_norm_eps is. */
 static const float LATENT_EPS = 1e-6f;
 
-/* A matrix of a layer, or rows of it as `source` says: of which name, with or without a bias. */
+/* A matrix of a layer, or the rows of it that `source` selects: its name, and whether it has a
+ * bias. */
 struct latent_part {
     const char *name;
     uint64_t rows;
@@ -230,8 +233,8 @@ struct latent_part {
     bool bias;
 };
 
-/* `rows` rows of `cols` columns in runs, each of which ends with the rows that RoPE turns in pairs
- * side by side; they become halves. */
+/* `rows` rows of `cols` columns in runs. Each run ends with the rows that RoPE turns. The
+ * checkpoint has the two rows of a pair side by side; here they become halves. */
 static struct weight_source turned_rows(const struct builder *b, uint64_t rows, uint64_t cols,
                                         uint32_t run) {
     return (struct weight_source){.rows = (uint32_t)rows,
@@ -257,7 +260,7 @@ static int joined_parts(const struct builder *b, const struct latent_part *of, i
     return kgraph_weight_joined(b->d, b->g, parts, n, dtype, cols != 0 ? 2 : 1, cols, out);
 }
 
-/* *out: projections of the normed stream, side by side. */
+/* Sets *out to projections of the normed stream, side by side. */
 static int build_latent_linear(const struct builder *b, const struct stream *s, int32_t norm,
                                const struct latent_part *parts, int n, int32_t *out) {
     struct operands o = no_operands();
@@ -270,7 +273,7 @@ static int build_latent_linear(const struct builder *b, const struct stream *s, 
     return QN_OK;
 }
 
-/* The heads' projections from their own latent, the first columns of x. */
+/* The heads' projections from the queries' latent, the first columns of x. */
 static int build_from_latent(const struct builder *b, int32_t x, int32_t *q) {
     const struct model_spec *s = &b->g->spec;
     const uint64_t rows = (uint64_t)s->n_heads * s->head_dim, rank = s->latent.q_rank;
@@ -290,8 +293,8 @@ static int build_from_latent(const struct builder *b, int32_t x, int32_t *q) {
     return QN_OK;
 }
 
-/* The heads' projections, *raw, and the latent's and the shared key's, *c: their first columns, and
- * its last ones. */
+/* Projects the heads into *raw, and the latent and the shared key into *c. The heads are the first
+ * columns of *raw, the latent and the key the last ones of *c. */
 static int build_latent_projections(const struct builder *b, const struct stream *s, int32_t *raw,
                                     int32_t *c) {
     const struct model_spec *spec = &b->g->spec;
@@ -312,7 +315,8 @@ static int build_latent_projections(const struct builder *b, const struct stream
     return l->q_rank != 0 ? build_from_latent(b, *raw, raw) : QN_OK;
 }
 
-/* What latents are multiplied by: the keys' rows of each head, transposed, or the values'. */
+/* The matrix that latents are multiplied by: the keys' rows of each head, transposed, or the
+ * values'. */
 static int latent_matrix(const struct builder *b, bool keys, int32_t *out) {
     const struct model_spec *s = &b->g->spec;
     const uint32_t n = s->head_dim - s->latent.rope, v = s->latent.v_dim, rank = s->latent.kv_rank;
@@ -346,7 +350,7 @@ static int build_latent_heads(const struct builder *b, const struct stream *s, i
     return QN_OK;
 }
 
-/* Whether the pieces of a context are merged where the heads' values are made of them. */
+/* Whether one operator merges the pieces of a context and makes the heads' values. */
 static bool merges_values(const struct builder *b) {
     const uint32_t both = KGRAPH_CUT_ATTENTION | KGRAPH_JOIN_VALUES;
     return spec_is_latent(&b->g->spec) && (b->cuts & both) == both;
@@ -363,7 +367,7 @@ static int build_latent_values(const struct builder *b, int32_t *o) {
 
 /* ---- attention ---- */
 
-/* A few rows', from the projections on: pieces of the context, or all of it. */
+/* Attention over a few rows, from the projections on: pieces of the context, or all of it. */
 static int build_joined(const struct builder *b, enum op_kind kind, int32_t qkv, int32_t *out) {
     struct operands o = no_operands();
     o.in[HEADS_QKV] = qkv;
@@ -401,7 +405,7 @@ static int build_projection(const struct builder *b, const char *name, int32_t a
     int at = LINEAR_BIAS; /* bias, residual and next follow each other in both forms */
     struct operands o = no_operands();
     TRY(build_pack(b, packed, &a));
-    o.in[LINEAR_A] = a; /* LINEAR_SPLITK' operands are LINEAR's first */
+    o.in[LINEAR_A] = a; /* LINEAR_SPLITK's operands are LINEAR's first ones */
     TRY(matrix(b, name, hidden, cols, &o.in[LINEAR_W]));
     if (b->cuts & KGRAPH_CUT_LINEAR) {
         TRY(add(b, OP_LINEAR_SPLITK, &o));
@@ -466,7 +470,7 @@ static int build_dense(const struct builder *b, int32_t norm, int32_t next_norm,
     return build_projection(b, m.down, h, m.width, m.bias, b->cuts & KGRAPH_PACK_H, next_norm, s);
 }
 
-/* The MLP that all tokens have beside their experts: its output; NO_TENSOR: there is none. */
+/* The output of the MLP that all tokens use beside their experts; NO_TENSOR: there is none. */
 static int build_shared(const struct builder *b, const struct stream *s, int32_t norm,
                         int32_t *out) {
     const struct weight_names *w = b->names;
@@ -489,7 +493,8 @@ static int pattern_of(const struct builder *b, const char *name, char **out) {
                         name);
 }
 
-/* A layer's experts as one weight [experts, rows, cols]; in images each is whole row blocks. */
+/* A layer's experts as one weight [experts, rows, cols]; in images each expert has whole row
+ * blocks. */
 static int stacked(const struct builder *b, const char *name, uint64_t rows, uint64_t cols,
                    int32_t *out) {
     char *pattern;
@@ -514,8 +519,8 @@ static int stacked_gate_and_up(const struct builder *b, int32_t *out) {
                                   s->hidden, out);
 }
 
-/* ROUTER and ROUTE; *route has ROUTE's outputs. The gate of shared experts is the router's last
- * row. */
+/* Adds ROUTER and ROUTE; *route gets ROUTE's outputs. The gate of shared experts is the last row of
+ * the router. */
 static int build_route(const struct builder *b, const struct stream *s, int32_t norm,
                        struct operands *route) {
     const struct model_spec *spec = &b->g->spec;
@@ -532,8 +537,8 @@ static int build_route(const struct builder *b, const struct stream *s, int32_t 
     return add(b, OP_ROUTE, route);
 }
 
-/* The MLP of a layer with experts, and what all tokens have besides. ROUTER and ROUTE come first:
- * the shared MLP can run while they make the list. In graphs of images h is packed. */
+/* The MLP of a layer with experts, and the shared MLP. ROUTER and ROUTE come first: the shared MLP
+ * can run while they make the list of experts. In graphs of images h is packed. */
 static int build_experts(const struct builder *b, int32_t norm, int32_t next_norm,
                          struct stream *s) {
     const struct model_spec *spec = &b->g->spec;
@@ -573,12 +578,12 @@ static int build_layer(const struct builder *b, struct stream *s) {
 
 _Static_assert(LOGIT_BAND_ROWS % LOGIT_BAND_STEP == 0, "rounded up they are no more");
 
-/* Logit rows of a band of n that are left, where they are so many bands still. */
+/* Rows of the next band if n logit rows are left for n_bands bands. */
 static uint32_t band_of(uint32_t n, uint32_t n_bands) {
     return n_bands == 1 ? n : (uint32_t)align_up(CEIL_DIV(n, n_bands), LOGIT_BAND_STEP);
 }
 
-/* LM_HEAD and SAMPLE of the graph's band, with the operands `o` of LM_HEAD. */
+/* Adds LM_HEAD and SAMPLE of the graph's band; `o` holds the operands of LM_HEAD. */
 static int build_band(const struct builder *b, struct operands *o) {
     const struct op_attrs *a = &b->g->attrs;
     struct operands clear = no_operands(), sample = no_operands();

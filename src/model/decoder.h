@@ -12,8 +12,8 @@
  *     router -> route -> expert_gate_up -> expert_down (+ residual)
  *     gated_mlp -> linear of shared experts --^
  *
- * `cuts` (enum kgraph_cut) says which of the larger operators are two: attention as pieces of the
- * context and their merge, QKV as projections and what needs whole heads.
+ * `cuts` (enum kgraph_cut) says which of the larger operators are split in two: attention into
+ * pieces of the context and their merge, QKV into projections and the part that needs whole heads.
  */
 #ifndef QN_MODEL_DECODER_H
 #define QN_MODEL_DECODER_H
@@ -35,7 +35,7 @@
 extern const struct weight_names decoder_hf_names;
 
 /* Adds all operators to a graph that kgraph_init has just prepared; g->spec says which optional
- * weights there are. Errors: kgraph_op's and kgraph_weight's, QN_ENOMEM. */
+ * weights the model has. Errors: kgraph_op's and kgraph_weight's, QN_ENOMEM. */
 int decoder_build(struct diag *d, struct kgraph *g, const struct family *family, uint32_t cuts);
 
 #endif

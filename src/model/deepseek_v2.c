@@ -1,5 +1,6 @@
-/* DeepSeek-V2 and V2-Lite: latent attention, whose queries come from a latent of their own or, in
- * Lite, from the stream; dense layers, then experts and shared ones without a gate. */
+/* DeepSeek-V2 and V2-Lite: latent attention. Its queries come from a latent of their own or, in
+ * Lite, from the stream. The first layers are dense; the others have experts, and shared ones
+ * without a gate. */
 #include "model/decoder.h"
 #include "model/family.h"
 

@@ -3,14 +3,14 @@
 #include <math.h>
 
 enum { HALVINGS = 50 };
-static const double MOST = 0.45; /* tokens that have an expert */
+static const double MOST = 0.45; /* largest share of tokens that choose one expert */
 
-/* The share of tokens that have the expert of a rank, if the first has `share`. */
+/* The share of tokens that choose the expert of a rank, if the first one has `share`. */
 static double share_of(double share, uint32_t rank) {
     return fmin(share / (rank + 1.0), MOST);
 }
 
-/* The share at which top_k experts are chosen in all. */
+/* The first expert's share at which each token chooses top_k experts. */
 static double first_share(uint32_t n, uint32_t top_k) {
     double low = 0, high = (double)n * n;
     for (int i = 0; i < HALVINGS; i++) {
@@ -25,7 +25,7 @@ static double first_share(uint32_t n, uint32_t top_k) {
     return high;
 }
 
-/* The number that a share p < 1/2 of normally distributed ones are above. */
+/* The number that a share p < 1/2 of normally distributed numbers exceeds. */
 static double quantile(double p) {
     double low = 0, high = 10;
     for (int i = 0; i < HALVINGS; i++) {

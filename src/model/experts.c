@@ -28,7 +28,7 @@ static void make_dense(struct experts_spec *e, uint32_t layer) {
     e->dense[layer / 32] |= 1u << layer % 32;
 }
 
-/* Layers in mlp_only_layers are dense, and all but every decoder_sparse_step-th one. */
+/* Makes the layers in mlp_only_layers dense, and all but every decoder_sparse_step-th one. */
 static int read_steps(const struct reader *r, struct model_spec *s) {
     json_t *list;
     uint32_t step;
@@ -60,7 +60,8 @@ static int unsupported(const struct reader *r, const char *key, const char *want
     return fail(r->d, QN_EUNSUPPORTED, "%s: %s: want %s, have '%s'", r->file, key, want, have);
 }
 
-/* DeepSeek-V2: all or some groups of experts, softmaxes as they are. */
+/* DeepSeek-V2: a token chooses among all or some groups of experts; weights are unchanged
+ * softmaxes. */
 static int read_groups(const struct reader *r, struct experts_spec *e) {
     const char *method, *scores;
     double scale;
@@ -91,7 +92,7 @@ static int read_n_shared(const struct reader *r, const struct expert_fields *f,
     return QN_OK;
 }
 
-/* The number of experts: the field that is there, or the default. */
+/* Reads the number of experts: from the field that is present, or the default. */
 static int read_count(const struct reader *r, const struct expert_fields *f, uint32_t *n) {
     const bool other =
         jsonio_field(r->root, f->n) == NULL && jsonio_field(r->root, f->n_too) != NULL;

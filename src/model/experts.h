@@ -5,8 +5,8 @@
 #include "base/jsonio.h"
 #include "model/family.h"
 
-/* Fills spec->experts; wants spec->n_layers. Without experts in the family, or with none in the
- * file, all layers are dense. Errors: QN_EFORMAT, QN_ESHAPE with file and field. */
+/* Fills spec->experts; needs spec->n_layers. If the family has no experts, or the file names none,
+ * all layers are dense. Errors: QN_EFORMAT, QN_ESHAPE with file and field. */
 int experts_read(struct diag *d, const char *file, const json_t *root, const struct family *family,
                  struct model_spec *spec);
 

@@ -18,7 +18,7 @@
 /* Names of the weights in a checkpoint. The per-layer ones are written
  * "<layers>.<index>.<name>.weight" and, for biases, "<layers>.<index>.<name>.bias". */
 struct weight_names {
-    const char *prefix;               /* that files of a model without its head lack */
+    const char *prefix;               /* of names; absent in files of a model without its head */
     const char *embed;                /* [vocab, hidden] */
     const char *head;                 /* [vocab, hidden]; not read when the embeddings are tied */
     const char *norm;                 /* [hidden] before the LM head */
@@ -34,7 +34,7 @@ struct weight_names {
     const char *kv_b;                 /* [n_heads * (head_dim - rope + v_dim), kv_rank] */
     const char *gate, *up;            /* [intermediate, hidden] */
     const char *down;                 /* [hidden, intermediate] */
-    /* Of layers with experts; of names with `*`, one for each expert: */
+    /* Of layers with experts. A name with `*` stands for one name per expert. */
     const char *router;                  /* [experts, hidden] */
     const char *expert_gate, *expert_up; /* [width, hidden] */
     const char *expert_down;             /* [hidden, width] */
@@ -45,21 +45,21 @@ struct weight_names {
 
 /* How a family's config.json describes its experts (model/experts.c). */
 struct expert_fields {
-    const char *n, *n_too; /* their number, and another word for it */
+    const char *n, *n_too; /* their number, under either name */
     const char *width;     /* of an expert */
     const char *normed;    /* NULL: a token's weights always add up to 1 */
-    const char *shared;    /* width of the shared expert; NULL: there is none */
+    const char *shared;    /* width of the shared expert; NULL: none */
     const char *n_shared;  /* number of shared experts, each as wide as the others; or NULL */
     const char *n_dense;   /* layers before the first one with experts; or NULL */
     bool groups;           /* topk_method may choose groups first; weights stay softmaxes, times
                               routed_scaling_factor (DeepSeek-V2) */
     bool steps;            /* decoder_sparse_step and mlp_only_layers make some layers dense */
     /* Defaults. */
-    int n_default, width_default, top_k_default, shared_default; /* width 0: it must be there;
-                                                                    shared: or their number */
+    int n_default, width_default, top_k_default, shared_default; /* width 0: required; shared: width
+                                                                  * or number */
 };
 
-/* How a family says that it attends to a window only. */
+/* How config.json says that layers attend only to a window. */
 enum window_rule {
     WINDOW_NONE,   /* it never does */
     WINDOW_SWITCH, /* use_sliding_window, sliding_window, max_window_layers (Qwen) */

@@ -18,7 +18,7 @@ static int read_number(struct diag *d, const char *file, const json_t *root,
     const bool above = row->kind == SAMPLING_ABOVE;
     double v;
     TRY(jsonio_double(d, file, root, row->name, *out, &v));
-    /* As the float that it will be: a tiny double is 0 by then. */
+    /* Compares as float, the later type: a tiny double is 0 then. */
     if (v < row->low || v > row->high || (above && (float)v <= (float)row->low))
         return fail(d, QN_EFORMAT, "%s: %s: want a number %s %g up to %g, have %g", file, row->name,
                     above ? "above" : "from", row->low, row->high, v);

@@ -8,12 +8,12 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* What a request gets that does not say otherwise. Without a file, or for fields it leaves out:
- * plain sampling (temperature 1, everything else off), as vLLM does. */
+/* Values for requests that give none. Without a file, or for fields that it leaves out: plain
+ * sampling (temperature 1, everything else off), like vLLM. */
 struct generation_config {
-    bool found;                         /* there is a file */
+    bool found;                         /* the file exists */
     bool do_sample;                     /* false with a file: greedy; temperature is 0 then */
-    double sampling[N_SAMPLING_PARAMS]; /* of those that sampling.def has as the model's; the others
+    double sampling[N_SAMPLING_PARAMS]; /* for parameters marked `model` in sampling.def; the others
                                          * are neutral */
     uint32_t n_eos;
     int32_t eos[SPEC_MAX_EOS]; /* ids below vocab that end a generation, besides the spec's */

@@ -9,7 +9,7 @@
 #include <assert.h>
 #include <string.h>
 
-/* One config.json while it is read: what every getter below needs. */
+/* One config.json while it is read: the state that every getter below needs. */
 struct reader {
     struct diag *d;
     const char *file;
@@ -98,7 +98,7 @@ static int read_sizes(const struct reader *r) {
                         r->file, s->n_heads, s->hidden);
         s->head_dim = s->hidden / s->n_heads;
     }
-    /* Longer contexts than SPEC_MAX_MODEL_LEN are cut, not refused: a caller need not use them.
+    /* Contexts longer than SPEC_MAX_MODEL_LEN are cut, not refused: callers may use shorter ones.
      */
     TRY(optional(r, "max_position_embeddings", 1, INT32_MAX, r->family->max_position,
                  &s->max_position));
@@ -164,7 +164,7 @@ static int read_layer_type(const struct reader *r, const json_t *v, bool *slides
     return unsupported(r, "layer_types", "full_attention or sliding_attention", type);
 }
 
-/* slides[n_layers] from layer_types; without the field it stays as it is. */
+/* Fills slides[n_layers] from layer_types; without the field it stays unchanged. */
 static int read_layer_types(const struct reader *r, bool *slides) {
     json_t *types;
     TRY(jsonio_array(r->d, r->file, r->root, "layer_types", &types));
@@ -177,7 +177,7 @@ static int read_layer_types(const struct reader *r, bool *slides) {
     return QN_OK;
 }
 
-/* Layers that `slides` leaves out see all; none may slide without a window. */
+/* Layers without `slides` attend to the whole context; without a window no layer may slide. */
 static int set_windows(const struct reader *r, const bool *slides, const char *want) {
     struct model_spec *s = r->s;
     uint32_t n_sliding = 0;
@@ -201,9 +201,9 @@ static int read_sliding_window(const struct reader *r) {
                     &r->s->sliding_window);
 }
 
-/* Qwen: layers from max_window_layers on slide, or of those before it every other one, if
- * use_sliding_window; layer_types has the last word. What use_sliding_window switches off is not
- * read. */
+/* Qwen: with use_sliding_window, the layers from max_window_layers on slide, or (WINDOW_BEFORE)
+ * every other layer before it; layer_types overrides this. Fields that use_sliding_window switches
+ * off are not read. */
 static int read_window_switch(const struct reader *r) {
     bool slides[SPEC_MAX_LAYERS] = {false};
     uint32_t use;
@@ -221,14 +221,14 @@ static int read_window_switch(const struct reader *r) {
     return set_windows(r, slides, "use_sliding_window true and a sliding_window");
 }
 
-/* Qwen3-MoE: every layer slides, if use_sliding_window. */
+/* Qwen3-MoE: every layer slides if use_sliding_window is set. */
 static int read_window_all(const struct reader *r) {
     uint32_t use;
     TRY(flag(r, "use_sliding_window", false, &use));
     return use ? read_sliding_window(r) : QN_OK;
 }
 
-/* Mistral: every layer slides, unless the field is null; layer_types has the last word. */
+/* Mistral: every layer slides, unless the field is null; layer_types overrides this. */
 static int read_window_field(const struct reader *r) {
     bool slides[SPEC_MAX_LAYERS];
     TRY(read_sliding_window(r));

@@ -2,8 +2,8 @@
  *
  * All spellings end here: torch_dtype | dtype, rope_scaling{type | rope_type, ...} |
  * rope_parameters{rope_theta, rope_type, ...}, one eos id or a list, fields that are missing or
- * null. Fields that change the result and that quern does not know (other RoPE types, quantisation,
- * activations other than SiLU, layers of different kinds) are errors, never ignored.
+ * null. Fields that change the result and that quern does not support (other RoPE types,
+ * quantisation, activations other than SiLU, layers of different kinds) are errors, never ignored.
  * docs/models.md lists the fields.
  */
 #ifndef QN_MODEL_HF_CONFIG_H
@@ -32,9 +32,9 @@ int hf_config_load(struct diag *d, const char *path, struct hf_config *c);
 int hf_config_parse(struct diag *d, const char *file, const char *text, size_t n,
                     struct hf_config *c);
 
-/* Token ids under `key` of a config (a number, a list of numbers, or null) are added to eos[0..*n)
- * unless they are there already. Ids outside the vocabulary are left out: they are never sampled.
- * Errors: QN_EFORMAT: not integers, or more than SPEC_MAX_EOS. */
+/* Adds the token ids under `key` of a config (a number, a list of numbers, or null) to eos[0..*n),
+ * each once. Ids outside the vocabulary are left out: they are never sampled. Errors: QN_EFORMAT:
+ * not integers, or more than SPEC_MAX_EOS. */
 struct json_t;
 int hf_config_token_ids(struct diag *d, const char *file, const struct json_t *root,
                         const char *key, uint32_t vocab, int32_t eos[SPEC_MAX_EOS], uint32_t *n);

@@ -21,14 +21,14 @@ static int number(const struct reader *r, const char *key, uint32_t low, uint32_
     return QN_OK;
 }
 
-/* A field that is null where the queries have no latent. */
+/* Reads a field that is null if the queries have no latent. */
 static int read_q_rank(const struct reader *r, uint32_t *out) {
     *out = 0;
     if (json_is_null(json_object_get(r->root, "q_lora_rank"))) return QN_OK;
     return number(r, "q_lora_rank", 1, SPEC_MAX_HIDDEN, DEFAULT_Q_RANK, out);
 }
 
-/* All heads share the latent; a config.json that has fewer KV heads is of another attention. */
+/* All heads share the latent. A config.json with fewer KV heads describes another attention. */
 static int refuse_groups(const struct reader *r, const struct model_spec *s) {
     if (s->n_kv_heads == s->n_heads) return QN_OK;
     return fail(r->d, QN_EUNSUPPORTED,

@@ -1,4 +1,4 @@
-/* Llama 1 to 3 and what shares their architecture. Biases are optional on the attention and on the
+/* Llama 1 to 3 and models of the same architecture. Biases are optional on the attention and on the
  * MLP; Llama 3.1 and later rescale RoPE's low frequencies (rope_type llama3). */
 #include "model/decoder.h"
 #include "model/family.h"

@@ -1,4 +1,5 @@
-/* Ministral 8B: Mistral's layers; as what transformers saves a Mistral with layer_types. */
+/* Ministral 8B: Mistral's layers. transformers also saves a Mistral with layer_types under this
+ * name. */
 #include "model/decoder.h"
 #include "model/family.h"
 

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The file's embedding has the last word on the dtype, unless the user has. */
+/* The user's dtype, if given, else the dtype of the file's embedding. */
 static int choose_dtype(struct diag *d, struct model *m, const char *wanted) {
     enum dtype dtype = m->spec.weight_dtype;
     if (wanted != NULL && strcmp(wanted, "auto") != 0) {
@@ -43,8 +43,8 @@ static int check_part(struct diag *d, const struct model *m, struct arena *arena
     return QN_OK;
 }
 
-/* Every weight that the config implies is in the files, with its shape: a config that promises more
- * than there is must not get as far as the compiler. */
+/* Checks that the files hold every weight that the config implies, with its shape, so that a config
+ * which promises more than that does not reach the compiler. */
 static int check_weights(struct diag *d, const struct model *m) {
     struct arena arena = {0};
     struct kgraph g;
@@ -60,7 +60,7 @@ static int check_weights(struct diag *d, const struct model *m) {
     return rc;
 }
 
-/* Ids that generation_config.json has and config.json lacks. */
+/* Adds ids that generation_config.json has and config.json lacks. */
 static void add_eos(struct model_spec *s, const struct generation_config *c) {
     for (uint32_t i = 0; i < c->n_eos; i++) {
         bool known = false;
@@ -85,7 +85,7 @@ static int open_into(struct diag *d, struct model *m, const char *dir,
     if (!options->dummy) TRY(safetensors_open(d, dir, &m->files));
     if (m->files != NULL)
         safetensors_set_prefix(m->files, m->family->weights->prefix, m->family->weights->embed);
-    /* A config that leaves tie_word_embeddings out, and a checkpoint without a head. */
+    /* The config leaves tie_word_embeddings out, and the checkpoint has no head. */
     if (m->files != NULL && !config.tied_given &&
         safetensors_find(m->files, m->family->weights->head) == NULL)
         m->spec.tied = 1;

@@ -20,7 +20,7 @@
 #include <stdbool.h>
 
 struct model_options {
-    bool dummy;        /* --load-format dummy: config.json is all that is read */
+    bool dummy;        /* --load-format dummy: reads config.json only */
     const char *dtype; /* --dtype: auto (or NULL), bfloat16, float16 | half, float32 | float */
 };
 
@@ -28,16 +28,16 @@ struct model {
     struct arena arena;
     const char *dir;
     const struct family *family;
-    /* spec.weight_dtype is final: forced by --dtype, else the dtype of the file's embedding;
-     * spec.eos has the ids of config.json, then the ids that only generation_config.json has. */
+    /* spec.weight_dtype is final: that of --dtype, else the dtype of the file's embedding. spec.eos
+     * has the ids of config.json, then the ids that only generation_config.json has. */
     struct model_spec spec;
     struct generation_config generation;
     struct safetensors *files; /* NULL with dummy weights */
 };
 
-/* Opens a directory; options NULL: {0}. Every weight that the config implies has been found in the
- * files, with its shape, once this returns. Errors: QN_ENOENT, QN_EIO, QN_EFORMAT, QN_ESHAPE,
- * QN_EUNSUPPORTED, QN_EINVAL (dtype); the message names file and field. *out is NULL then. */
+/* Opens a directory; options NULL: {0}. Checks that the files hold every weight that the config
+ * implies, with its shape. Errors: QN_ENOENT, QN_EIO, QN_EFORMAT, QN_ESHAPE, QN_EUNSUPPORTED,
+ * QN_EINVAL (dtype); the message names file and field. *out is NULL then. */
 int model_open(struct diag *d, const char *dir, const struct model_options *options,
                struct model **out);
 void model_free(struct model *m); /* NULL is fine */

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* A file that tells what a folder is. A name that begins with a point is an ending. */
+/* A file that tells the kind of a folder. A name that begins with a point is an extension. */
 struct sign {
     const char *file, *text;
 };
@@ -77,7 +77,7 @@ int model_dir_missing(struct diag *d, const char *path) {
     struct stat s;
     char owner[256];
     const char *slash = strchr(path, '/');
-    /* models/tiny with a typing error is no hub name: the first folder is there. */
+    /* A mistyped models/tiny is no hub name: its first folder exists. */
     snprintf(owner, sizeof owner, "%.*s", slash != NULL ? (int)MIN(slash - path, 255) : 0, path);
     if (is_hub_name(path) && stat(owner, &s) != 0)
         return fail(d, QN_ENOENT,

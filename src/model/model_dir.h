@@ -1,4 +1,4 @@
-/* model_dir.h - a path that is no model directory: what it is instead, and what to do. */
+/* model_dir.h - says what a path is that is no model directory, and what to do. */
 #ifndef QN_MODEL_MODEL_DIR_H
 #define QN_MODEL_MODEL_DIR_H
 
@@ -7,9 +7,9 @@
 /* Whether `path` is a folder with a config.json. Errors: QN_ENOENT, QN_EIO, QN_EINVAL (not a
  * folder), QN_EUNSUPPORTED (a folder of another kind); the message says what was found. */
 int model_dir_check(struct diag *d, const char *path);
-/* `path` is not there. QN_ENOENT; a name as model hubs have them is recognised. */
+/* `path` does not exist. QN_ENOENT; recognizes a name of a model hub. */
 int model_dir_missing(struct diag *d, const char *path);
-/* `dir` has none of the files called `want`. QN_ENOENT; says what it has instead. */
+/* `dir` has none of the files called `want`. QN_ENOENT; says which files it has instead. */
 int model_dir_no_weights(struct diag *d, const char *dir, const char *want);
 int model_dir_no_tokenizer(struct diag *d, const char *dir);
 

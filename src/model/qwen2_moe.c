@@ -1,4 +1,4 @@
-/* Qwen2-MoE and Qwen1.5-MoE: Qwen2's attention; experts, and one expert more that all tokens have,
+/* Qwen2-MoE and Qwen1.5-MoE: Qwen2's attention; experts, and one shared expert for all tokens,
  * times the sigmoid of a dot product. */
 #include "model/decoder.h"
 #include "model/family.h"

@@ -1,4 +1,4 @@
-/* Qwen3-MoE: Qwen3's attention; experts in all layers but those that the config excepts. */
+/* Qwen3-MoE: Qwen3's attention; experts in all layers except those that the config exempts. */
 #include "model/decoder.h"
 #include "model/family.h"
 

@@ -29,7 +29,7 @@ static int read_factor(const struct reader *r) {
     return QN_OK;
 }
 
-/* Contexts of up to n positions are what the model is for. */
+/* Raises max_position to n, the longest context that the model is for. */
 static void stretch(const struct reader *r, double n) {
     const double most = MIN(n, (double)SPEC_MAX_MODEL_LEN);
     r->s->max_position = MAX(r->s->max_position, (uint32_t)most);
@@ -87,7 +87,7 @@ static double yarn_scale(double factor, double mscale) {
     return factor <= 1 ? 1 : 0.1 * mscale * log(factor) + 1;
 }
 
-/* Latent attention: where RoPE is scaled at all, mscale_all_dim scales scores, too. */
+/* Latent attention: if RoPE is scaled at all, mscale_all_dim scales scores, too. */
 static int read_score_scale(const struct reader *r) {
     double factor, all;
     TRY(number(r, "factor", 0, 1e6, (double)r->max_position / (double)r->original, &factor));
@@ -115,7 +115,7 @@ static double yarn_pair(const struct reader *r, double rotations) {
     return (double)spec_rope_dim(r->s) * log(turns) / (2 * log((double)r->s->rope_theta));
 }
 
-/* Pairs up to `low` are kept, those from `high` on divided by the factor. */
+/* Pairs up to `low` are kept; pairs from `high` on are divided by the factor. */
 static int read_yarn_bounds(const struct reader *r, double *low, double *high) {
     double fast, slow;
     bool truncate;
@@ -188,7 +188,7 @@ static const struct {
     const char *name;
     int (*read)(struct reader *r);
 } types[] = {
-    /* that which scales nothing first */
+    /* the types that scale nothing come first */
     {"default", read_default}, {"linear", read_linear},     {"llama3", read_llama3},
     {"yarn", read_yarn},       {"longrope", read_longrope}, {"su", read_longrope},
     {"dynamic", read_dynamic},
@@ -224,7 +224,8 @@ static int refuse_nested(struct diag *d, const char *file, const json_t *o) {
     return QN_OK;
 }
 
-/* The length that the model was trained with: beside RoPE (Phi 3), in it, or the only one. */
+/* The model's training length: original_max_position_embeddings beside the RoPE object (Phi 3),
+ * else in it, else max_position. */
 static int read_original(struct reader *r, const char *file, const json_t *root) {
     static const char key[] = "original_max_position_embeddings";
     TRY(jsonio_int(r->d, r->file, r->o, key, 1, INT32_MAX, r->max_position, &r->original));

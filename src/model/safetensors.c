@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* Bits per element of every dtype of the format; the ones of half a byte exist. */
+/* Bits per element of every dtype of the format; some take half a byte. */
 static const struct {
     const char *name;
     unsigned bits;
@@ -50,7 +50,7 @@ static int read_dtype(const struct reader *r, const json_t *o, struct safetensor
                 t->name, dtype);
 }
 
-/* The shape and the bytes that a tensor of it has. */
+/* Reads the shape, and computes the bytes of a tensor with that shape. */
 static int read_shape(const struct reader *r, const json_t *o, struct safetensors_tensor *t,
                       unsigned bits) {
     const json_t *shape = json_object_get(o, "shape");
@@ -110,7 +110,7 @@ static int read_tensor(const struct reader *r, const char *name, const json_t *o
     if (index >= SAFETENSORS_MAX_TENSORS)
         return fail(r->d, QN_ELIMIT, "%s: more than %d tensors", r->path, SAFETENSORS_MAX_TENSORS);
     TRY(map_put(r->d, &st->by_name, t.name, strlen(t.name), index, &holds));
-    if (holds != index) { /* a file before this one has it, too */
+    if (holds != index) { /* an earlier file has it, too */
         st->total_bytes += t.bytes - st->tensors.items[holds].bytes;
         st->tensors.items[holds] = t;
         return QN_OK;
@@ -218,9 +218,9 @@ static int by_name(const void *a, const void *b) {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Opens the files of the index in the order of their names, as transformers does: of a tensor that
- * several have, the last one counts. A file that is not there is remembered: it may be that nobody
- * needs it. */
+/* Opens the files of the index in the order of their names, like transformers: of a tensor in
+ * several files, the last one counts. A missing file is remembered, because its tensors may not be
+ * needed. */
 static int open_shards(struct diag *d, struct safetensors *st, const char *dir,
                        struct shards *list) {
     qsort(list->name, list->n, sizeof list->name[0], by_name);
@@ -236,7 +236,7 @@ static int open_shards(struct diag *d, struct safetensors *st, const char *dir,
     return QN_OK;
 }
 
-/* weight_map says which files there are; which tensor is in which, the files say themselves. */
+/* weight_map says which files there are; each file itself says which tensors it holds. */
 static int open_index(struct diag *d, struct safetensors *st, const char *dir, const char *index) {
     json_t *root, *weight_map;
     TRY(jsonio_load(d, index, SAFETENSORS_MAX_HEADER, &root));
@@ -319,7 +319,7 @@ const struct safetensors_tensor *safetensors_find(const struct safetensors *st, 
     return map_find(&st->by_name, name, strlen(name), &i) ? &st->tensors.items[i] : NULL;
 }
 
-/* Whether the matrix of weight `name` is there in the parts that a quantizer makes of it. */
+/* Whether the matrix of weight `name` exists as the tensors that a quantizer splits it into. */
 static bool has_parts(const struct safetensors *st, const char *name) {
     static const char *const parts[] = {"qweight", "weight_packed", "weight_scale", "scales"};
     const size_t n = strlen(name), end = strlen("weight");

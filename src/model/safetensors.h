@@ -5,10 +5,9 @@
  *                 "__metadata__": {...}}          offsets count from the start of the data
  *
  * A directory has model.safetensors, or model.safetensors.index.json whose weight_map names its
- * files. Which tensors there are, the files say; an index may name others. Nothing the files
- * declare is believed: n and the offsets are checked against the file's real size, a tensor's range
- * against its dtype and shape. Format: https://github.com/huggingface/safetensors, section
- * "Format".
+ * files. Only the files say which tensors exist; an index may name others. No declaration in a file
+ * is trusted: n and the offsets are checked against the file's real size, a tensor's range against
+ * its dtype and shape. Format: https://github.com/huggingface/safetensors, section "Format".
  */
 #ifndef QN_MODEL_SAFETENSORS_H
 #define QN_MODEL_SAFETENSORS_H
@@ -47,9 +46,9 @@ struct safetensors_file {
 
 struct safetensors {
     struct arena arena; /* names */
-    const char *path;   /* the single file, or the index: for messages about what is missing */
-    const char *absent; /* a file that the index names and that is not there; NULL: none */
-    const char *prefix; /* of names, which the files lack; NULL: none */
+    const char *path;   /* the single file, or the index: for messages about missing tensors */
+    const char *absent; /* a missing file that the index names; NULL: none */
+    const char *prefix; /* of names, missing in the files; NULL: none */
     ARRAY(struct safetensors_tensor) tensors;
     ARRAY(struct safetensors_file) files;
     struct map by_name;
@@ -59,23 +58,24 @@ struct safetensors {
 /* Opens all files of a model directory. Errors: mapfile_open's, QN_EFORMAT, QN_ELIMIT; the message
  * names file and tensor. On success the caller owns *out. */
 int safetensors_open(struct diag *d, const char *dir, struct safetensors **out);
-/* One file's bytes in memory, which must outlive *out; `name` stands for the path in messages. */
+/* Reads one file's bytes in memory, which must outlive *out; `name` stands for the path in
+ * messages. */
 int safetensors_parse(struct diag *d, const char *name, const unsigned char *data, uint64_t bytes,
                       struct safetensors **out);
 void safetensors_close(struct safetensors *st); /* NULL is fine */
 
-/* From here on a name that begins with `prefix` (a constant) is looked for without it, if a tensor
- * `name` is only there so: files that were saved from a model without its head. */
+/* From here on names that begin with `prefix` (a constant) are looked up without it, if the files
+ * hold the tensor `name` only without it: files that were saved from a model without its head. */
 void safetensors_set_prefix(struct safetensors *st, const char *prefix, const char *name);
 /* NULL when there is none. */
 const struct safetensors_tensor *safetensors_find(const struct safetensors *st, const char *name);
-/* A tensor that must be there, in a dtype that we compute with. Errors: QN_EFORMAT,
- * QN_EUNSUPPORTED; the message names file and tensor and says where a checkpoint is quantized. */
+/* A required tensor, in a dtype that quern computes with. Errors: QN_EFORMAT, QN_EUNSUPPORTED; the
+ * message names file and tensor and says where a checkpoint is quantized. */
 int safetensors_need(struct diag *d, const struct safetensors *st, const char *name,
                      const struct safetensors_tensor **out, enum dtype *dtype);
 /* The path of the file that holds t. */
 const char *safetensors_path(const struct safetensors *st, const struct safetensors_tensor *t);
-/* Whether t's dtype is one we compute with (F32, BF16, F16). */
+/* Whether quern computes with t's dtype (F32, BF16, F16). */
 bool safetensors_dtype(const struct safetensors_tensor *t, enum dtype *out);
 /* Whether a file has shrunk under its map, so that zeros were read. */
 bool safetensors_torn(const struct safetensors *st);

@@ -20,8 +20,9 @@ void tokenizer_scratch_fini(struct encode_scratch *s) {
     pcre2_match_data_free(s->match);
 }
 
-/* The most that normalizing or splitting may make of n bytes. Composed characters take up to eleven
- * times their bytes apart; a file whose replacements multiply each other is refused early. */
+/* Upper bound on the bytes that normalizing or splitting makes of n bytes. A composed character
+ * grows to at most eleven times its bytes; a file whose replacements multiply each other is refused
+ * early. */
 static size_t most_text(size_t n) {
     return MIN((size_t)TOKENIZER_MAX_TEXT, 4096 + 64 * MIN(n, (size_t)TOKENIZER_MAX_TEXT));
 }
@@ -98,7 +99,7 @@ int tokenizer_normalize(struct diag *d, const struct tokenizer *t, struct encode
     return QN_OK;
 }
 
-/* Normalized text without added tokens in it: words, then ids. first: the whole input begins
+/* Encodes normalized text without added tokens: words, then ids. first: the whole input begins
  * here. */
 static int encode_plain(struct diag *d, const struct tokenizer *t, struct encode_scratch *s,
                         const char *text, size_t n, bool first, struct token_ids *ids) {
@@ -126,7 +127,7 @@ static int encode_plain(struct diag *d, const struct tokenizer *t, struct encode
     return QN_OK;
 }
 
-/* Text between two tokens of the raw search. */
+/* Encodes text between two tokens of the raw search. */
 static int encode_stretch(struct diag *d, const struct tokenizer *t, struct encode_scratch *s,
                           const char *text, size_t n, bool first, struct token_ids *ids) {
     struct strbuf *clean;
@@ -163,7 +164,7 @@ static int encode_text(struct diag *d, const struct tokenizer *t, struct encode_
     return QN_OK;
 }
 
-/* ids[start...] as the post-processor says. */
+/* Applies the post-processor to ids[start...]. */
 static int post_process(struct diag *d, const struct token_ids *p, size_t start,
                         struct token_ids *ids) {
     struct token_ids made = {0};

@@ -12,7 +12,7 @@
  *   tokenizer_bpe.c     vocabulary and merges
  *   tokenizer_added.c   added tokens: finding them in text
  *   tokenizer_decode.c  the decoder, streaming
- *   tokenizer_parse.c   tokenizer.json into the above; component.c: the members of its objects
+ *   tokenizer_parse.c   reads tokenizer.json into the above; component.c: members of its objects
  *   tokenizer_post.c    its post-processor
  *   tokenizer_config.c  the files beside it
  */
@@ -38,9 +38,9 @@ struct token_ids {
 /* Longest text and longest list of ids that one call takes. */
 enum { TOKENIZER_MAX_TEXT = 256 << 20 };
 
-/* Opens path/tokenizer.json, with tokenizer_config.json, special_tokens_map.json and
- * added_tokens.json beside it, as far as they are there; or `path` itself when that is a file.
- * Errors: QN_ENOENT, QN_EIO, QN_EFORMAT, QN_EUNSUPPORTED, QN_ELIMIT, QN_ENOMEM. */
+/* Opens path/tokenizer.json, with those of tokenizer_config.json, special_tokens_map.json and
+ * added_tokens.json that exist beside it; or `path` itself if that is a file. Errors: QN_ENOENT,
+ * QN_EIO, QN_EFORMAT, QN_EUNSUPPORTED, QN_ELIMIT, QN_ENOMEM. */
 int tokenizer_open(struct diag *d, const char *path, struct tokenizer **out);
 
 /* The same from text in memory; `config` (tokenizer_config.json) may be NULL. `name` stands for
@@ -72,13 +72,13 @@ const char *tokenizer_token(const struct tokenizer *t, int32_t id, size_t *n);
 int tokenizer_bytes(struct diag *d, const struct tokenizer *t, int32_t id, struct strbuf *out);
 /* Whether skip_special leaves the id out. */
 bool tokenizer_is_special(const struct tokenizer *t, int32_t id);
-/* The eos that the files beside tokenizer.json name; -1: they name none. */
+/* The eos named by the files beside tokenizer.json; -1: none. */
 int32_t tokenizer_eos(const struct tokenizer *t);
 
-/* Decoding while tokens arrive. The pieces joined are what tokenizer_decode gives for all ids at
- * once; every piece is whole UTF-8 characters. Text that later tokens may still change is held
- * back: the bytes of an unfinished character, a run of byte-fallback tokens (the run as a whole is
- * text or is not), spaces that a decoder may strip. One stream per sequence. */
+/* Decoding while tokens arrive. The pieces joined are the text that tokenizer_decode gives for all
+ * ids at once; every piece is whole UTF-8 characters. Text that later tokens may still change is
+ * held back: the bytes of an unfinished character, a run of byte-fallback tokens (text only as a
+ * whole), spaces that a decoder may strip. One stream per sequence. */
 enum { TOKENIZER_MAX_DECODERS = 16 };
 
 struct token_stream {
@@ -91,9 +91,10 @@ struct token_stream {
 };
 
 void token_stream_init(struct token_stream *s, const struct tokenizer *t, bool skip_special);
-/* Appends to *out what is certain after this token. Errors: QN_EINVAL (the stream stays usable). */
+/* Appends to *out the text that is certain after this token. Errors: QN_EINVAL (the stream stays
+ * usable). */
 int token_stream_push(struct diag *d, struct token_stream *s, int32_t id, struct strbuf *out);
-/* Appends what was held back; the sequence ends here. */
+/* Appends the held-back text; the sequence ends here. */
 int token_stream_flush(struct diag *d, struct token_stream *s, struct strbuf *out);
 void token_stream_fini(struct token_stream *s);
 

@@ -43,7 +43,7 @@ int tokenizer_added_insert(struct diag *d, struct added_finder *f, const char *t
     return QN_OK;
 }
 
-/* The longest text at text[start...]; its value, -1: none. Sets *end behind it. */
+/* The longest known text at text[start...]: returns its value, -1: none, and sets *end after it. */
 static int32_t longest(const struct added_finder *f, const char *text, size_t n, size_t start,
                        size_t *end) {
     int32_t value = -1;
@@ -91,8 +91,8 @@ int tokenizer_added_find(struct diag *d, const struct added_finder *f,
         const struct added_token *t = &tokens[value];
         i = end;
         if (t->single_word && !is_whole_word(text, n, start, end)) continue;
-        /* A span may begin inside the spaces that the token before it has taken: tokens are found
-         * in the text as it was. */
+        /* A span may begin inside the spaces of the token before it: tokens are found in the
+         * original text. */
         if (t->lstrip && start > done) start = skip_spaces_back(text, start, done);
         if (t->rstrip) end = skip_spaces(text, n, end);
         if (done < start) TRY(ARRAY_PUSH(d, spans, (struct added_span){done, start, -1}));

@@ -1,8 +1,8 @@
-/* tokenizer_added.h - tokens that stand beside the model: finding them in text.
+/* tokenizer_added.h - added tokens, which are no part of the model: finding them in text.
  *
- * Text is searched twice: as it is for the tokens that are not `normalized`, and again after the
- * normalizer for the tokens that are (their own text then went through the normalizer too). At each
- * place the longest token wins, and the search goes on behind it.
+ * Text is searched twice: unchanged for the tokens that are not `normalized`, and again after the
+ * normalizer for the tokens that are (whose own text then went through the normalizer, too). At
+ * each place the longest token wins, and the search goes on after it.
  */
 #ifndef QN_MODEL_TOKENIZER_ADDED_H
 #define QN_MODEL_TOKENIZER_ADDED_H
@@ -19,8 +19,8 @@ struct added_token {
     uint32_t n;
     int32_t id;
     bool special, normalized, lstrip, rstrip, single_word;
-    /* What decoding shows: the text, through the normalizer if `normalized`. It is skipped with
-     * the special tokens if it spells one. */
+    /* The text that decoding shows: through the normalizer if `normalized`. Decoding skips it with
+     * the special tokens if it spells one of them. */
     const char *shown;
     size_t shown_n;
     bool skipped;
@@ -32,7 +32,7 @@ struct added_finder {
     bool begins[256];               /* bytes that a text begins with */
 };
 void tokenizer_added_fini(struct added_finder *f);
-/* Adds a text of n bytes for tokens[value]; a text that is there keeps its value. */
+/* Adds a text of n bytes for tokens[value]; a known text keeps its value. */
 int tokenizer_added_insert(struct diag *d, struct added_finder *f, const char *text, size_t n,
                            int32_t value);
 

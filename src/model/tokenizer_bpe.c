@@ -81,7 +81,7 @@ int tokenizer_bpe_reserve_merges(struct diag *d, struct bpe *b, size_t n) {
     return QN_OK;
 }
 
-/* The slot of a pair, or the empty one where it belongs. */
+/* The slot of a pair, or the empty slot for it. */
 static struct bpe_merge *find_slot(const struct bpe *b, uint64_t pair) {
     uint64_t hash = pair * 0x9E3779B97F4A7C15ull;
     for (uint64_t i = hash ^ hash >> 32;; i++) {
@@ -115,7 +115,7 @@ int tokenizer_bpe_merge(struct diag *d, struct bpe *b, const char *left, size_t 
     struct bpe_merge *m = find_slot(b, (uint64_t)(uint32_t)l << 32 | (uint32_t)r);
     if (m->pair == NO_PAIR && ++b->n_merges * 2 > b->merge_slots)
         return fail(d, QN_EINTERNAL, "%s: model.merges: more than were announced", b->file);
-    /* The last of equal pairs counts. */
+    /* Of equal pairs the last one counts. */
     *m = (struct bpe_merge){(uint64_t)(uint32_t)l << 32 | (uint32_t)r, rank, id};
     return QN_OK;
 }
@@ -134,8 +134,8 @@ static void fill_tables(struct bpe *b) {
     }
 }
 
-/* Whether no merge makes a token that has `mark` behind another character: then the pieces of a
- * word that is cut there never join, and a text of any length falls into short words. */
+/* Whether no merge makes a token with `mark` after another character: then the pieces of a word
+ * that is cut before the mark never join, and a text of any length splits into short words. */
 static bool may_cut_before(const struct bpe *b, const char *mark) {
     size_t k = strlen(mark);
     for (uint64_t i = 0; i < b->merge_slots; i++) {
@@ -183,7 +183,7 @@ static bool push_bytes(struct diag *d, const struct bpe *b, struct bpe_scratch *
 }
 
 /* The word's characters as tokens. An unknown character is held back until the next known one, so
- * that a run of them can become one token; byte-fallback tokens pass it by, as they do in the
+ * that a run of them can become one token; byte-fallback tokens overtake it, as they do in the
  * reference. Without an unknown token such characters vanish. */
 static int make_symbols(struct diag *d, const struct bpe *b, struct bpe_scratch *s,
                         const char *word, size_t n) {
@@ -236,7 +236,7 @@ static struct bpe_pair heap_pop(struct bpe_scratch *s) {
     return top;
 }
 
-/* Offers the pair whose left symbol is at `at`. */
+/* Queues the pair whose left symbol is at `at`, if it has a merge. */
 static int offer(struct diag *d, const struct bpe *b, struct bpe_scratch *s, int32_t at) {
     const struct bpe_symbol *x = s->symbols.items;
     if (at < 0 || (size_t)x[at].next >= s->symbols.n) return QN_OK;
@@ -262,7 +262,7 @@ static int merge_long(struct diag *d, const struct bpe *b, struct bpe_scratch *s
         int32_t at = (int32_t)(uint32_t)top.order;
         const struct bpe_symbol *x = s->symbols.items;
         if (x[at].id < 0 || (size_t)x[at].next >= s->symbols.n) continue;
-        /* A pair whose parts were merged since then is another pair now, or none. */
+        /* If its symbols were merged meanwhile, the pair is another one now, or none. */
         const struct bpe_merge *m = find_merge(b, x[at].id, x[x[at].next].id);
         if (m == NULL || m->id != top.id) continue;
         join(s, at, top.id);
@@ -272,7 +272,7 @@ static int merge_long(struct diag *d, const struct bpe *b, struct bpe_scratch *s
     return QN_OK;
 }
 
-/* The same for a few symbols: the ranks of all pairs in a small array, scanned for the smallest. */
+/* The same for a few symbols: scans a small array of all pairs' ranks for the smallest. */
 enum { SHORT_WORD = 24 };
 
 static void merge_short(const struct bpe *b, struct bpe_scratch *s) {
@@ -320,8 +320,8 @@ static int encode_piece(struct diag *d, const struct bpe *b, struct bpe_scratch 
     return QN_OK;
 }
 
-/* Where the piece that begins at `start` may end: before the next mark that another character
- * precedes. */
+/* Where the piece that begins at `start` may end: before the next mark that follows another
+ * character. */
 static size_t next_cut(const struct bpe *b, const char *word, size_t n, size_t start) {
     size_t k = strlen(b->cut_before), at = start;
     while (n - at >= k && memcmp(word + at, b->cut_before, k) == 0) at += k;

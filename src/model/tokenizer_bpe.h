@@ -43,15 +43,15 @@ struct bpe {
     int32_t direct[BPE_DIRECT]; /* token of a character, -1: none */
     int32_t byte_ids[256];      /* tokens <0x00> .. <0xFF>, -1: none */
     bool byte_fallback, fuse_unk, ignore_merges, has_unk;
-    bool shared_ids; /* two tokens have one id */
+    bool shared_ids; /* two tokens share one id */
     const char *unk_token;
     int32_t unk; /* -1: unk_token is not in the vocabulary */
-    /* This text begins no token but as its first character: words may be cut before it where
+    /* No token holds this text except as its first character, so a word may be cut before it if
      * another character precedes. NULL: none. */
     const char *cut_before;
 };
 
-/* Memory of one caller while it encodes; starts as {0}. */
+/* One caller's memory while it encodes; starts as {0}. */
 struct bpe_scratch {
     ARRAY(struct bpe_symbol) symbols;
     ARRAY(struct bpe_pair) heap;
@@ -60,15 +60,15 @@ struct bpe_scratch {
 void tokenizer_bpe_fini(struct bpe *b);
 void tokenizer_bpe_scratch_fini(struct bpe_scratch *s);
 
-/* Adds a token of the model's vocabulary; ids may come in any order. Errors: QN_ELIMIT (id),
- * QN_EFORMAT (the text has another id), QN_ENOMEM. Of tokens with one id the first is decoded. */
+/* Adds a token of the model's vocabulary; ids may come in any order. Of several tokens with one id
+ * the first is decoded. Errors: QN_ELIMIT (id), QN_EFORMAT (the text has another id), QN_ENOMEM. */
 int tokenizer_bpe_add(struct diag *d, struct bpe *b, const char *text, size_t n, int64_t id);
-/* Adds a merge; call bpe_reserve with their number first. Errors: QN_EFORMAT with the token that
- * is not in the vocabulary. */
+/* Adds a merge; call tokenizer_bpe_reserve_merges with their number first. Errors: QN_EFORMAT with
+ * the token that is not in the vocabulary. */
 int tokenizer_bpe_reserve_merges(struct diag *d, struct bpe *b, size_t n);
 int tokenizer_bpe_merge(struct diag *d, struct bpe *b, const char *left, size_t left_n,
                         const char *right, size_t right_n, uint32_t rank);
-/* After the last token and merge: fills the tables that encoding uses. */
+/* Call after the last token and merge: fills the tables that encoding uses. */
 int tokenizer_bpe_finish(struct diag *d, struct bpe *b);
 
 int32_t tokenizer_bpe_id(const struct bpe *b, const char *text, size_t n);

@@ -1,13 +1,13 @@
 /* The files beside tokenizer.json, merged as transformers merges them.
  *
- * Tokens are added in three steps, each token with its flags; what is an added token already gets
- * the flags of the later one:
+ * Tokens are added in three steps, each token with its flags. A token that is added again gets the
+ * flags of the later step:
  *   1. `added_tokens_decoder` of tokenizer_config.json, by number. Without that field: the tokens
- * of added_tokens.json, by number, whose numbers are free.
+ *      of added_tokens.json, by number, if their numbers are free.
  *   2. The named special tokens that were no added tokens after step 1: bos_token ... mask_token,
  *      then other fields called *_token, then those of an object `extra_special_tokens`.
  *   3. The tokens of a list `extra_special_tokens` (`additional_special_tokens`), likewise.
- * Without `added_tokens_decoder` a field of special_tokens_map.json wins over the same one of
+ * Without `added_tokens_decoder` a field of special_tokens_map.json wins over the same field of
  * tokenizer_config.json; with it special_tokens_map.json is not read. */
 #include "base/checked.h"
 #include "model/component.h"
@@ -18,7 +18,7 @@
 
 enum {
     MAX_TOKENS = 1 << 16, /* of added_tokens_decoder, added_tokens.json */
-    MAX_NAMED = 1 << 12,  /* fields of a file, tokens of a list: each token is looked for in them */
+    MAX_NAMED = 1 << 12,  /* fields of a file, tokens of a list: each token is looked up in them */
 };
 
 static const char *const standard[] = {"bos_token", "eos_token", "unk_token", "sep_token",
@@ -27,7 +27,7 @@ static const char *const standard[] = {"bos_token", "eos_token", "unk_token", "s
 struct merge {
     struct diag *d;
     struct tokenizer *t;
-    struct side_file config, map; /* map.root NULL: it does not count */
+    struct side_file config, map; /* map.root NULL: not used */
     size_t n_before;              /* added tokens after the first step */
 };
 
@@ -40,14 +40,14 @@ static struct component field_of(const struct merge *m, const struct side_file *
 
 /* ---- named special tokens ---- */
 
-/* A field as the files together have it; *file: the one that it comes from. */
+/* A field, from the file that wins; *file: that file. */
 static const json_t *merged(const struct merge *m, const char *key, const struct side_file **file) {
     const json_t *v = jsonio_field(m->map.root, key);
     *file = v != NULL ? &m->map : &m->config;
     return v != NULL ? v : jsonio_field(m->config.root, key);
 }
 
-/* The text of a token: it itself, or its `content`; NULL: neither. */
+/* The text of a token: a string, or the `content` of an object; NULL: neither. */
 static const char *text_of(const json_t *v) {
     return json_string_value(json_is_object(v) ? json_object_get(v, "content") : v);
 }
@@ -65,15 +65,15 @@ static bool is_own(const char *key, const json_t *v) {
            text_of(v) != NULL;
 }
 
-/* Special tokens beside the standard ones: where they stand. */
+/* The place of special tokens beside the standard ones. */
 struct extra {
     const struct side_file *file;
     const char *key;
     const json_t *list; /* tokens without names, or an object {name: token}; NULL: there is none */
 };
 
-/* Those of tokenizer_config.json under either spelling, then those of special_tokens_map.json:
- * there the older spelling counts only where nothing else has a list. */
+/* The tokens of tokenizer_config.json under either spelling, then those of special_tokens_map.json,
+ * where the older spelling counts only if nothing else has a list. */
 static void find_extra(const struct merge *m, struct extra found[static 2]) {
     static const char newer[] = "extra_special_tokens", older[] = "additional_special_tokens";
     const json_t *a = jsonio_field(m->config.root, newer), *b = jsonio_field(m->config.root, older);
@@ -121,8 +121,8 @@ static bool was_added(const struct merge *m, const char *text) {
     return map_find(&m->t->added_ids, text, strlen(text), &idx) && idx < m->n_before;
 }
 
-/* Adds a special token, a text or an object, unless it was an added token before. user: anything
- * where it has no name; its object says then whether it is special. */
+/* Adds a special token, a text or an object, unless the first step has added it. user: not NULL if
+ * the token has no name; then its object says whether it is special. */
 static int add_special(struct merge *m, void *user, const struct component *at, const json_t *v) {
     const char *text = text_of(v);
     const bool is_named = user == NULL;
@@ -173,7 +173,7 @@ static int by_id(const void *a, const void *b) {
     return x->place < y->place ? -1 : x->place > y->place;
 }
 
-/* By number; of several with one number the last in the file counts. */
+/* Sorts by number; of several tokens with one number the last in the file counts. */
 static void sort(struct numbered_list *list) {
     size_t n = 0;
     if (list->n > 0) qsort(list->items, list->n, sizeof *list->items, by_id);
@@ -222,8 +222,8 @@ static int add_decoder(struct merge *m, const struct numbered_list *list) {
     return QN_OK;
 }
 
-/* The entries {"<token>": id}, unless an added token of tokenizer.json has the id, or the text and
- * a later id. */
+/* Lists the entries {"<token>": id}, except those whose id an added token of tokenizer.json has,
+ * and those whose text an added token has with a larger id. */
 static int list_legacy(struct merge *m, const struct side_file *file, struct numbered_list *list) {
     const char *key;
     const json_t *v;
@@ -245,8 +245,8 @@ static int list_legacy(struct merge *m, const struct side_file *file, struct num
     return QN_OK;
 }
 
-/* Whether the files name `text` as a special token. The reference looks before it turns the objects
- * of tokenizer_config.json into tokens, so that they do not count. */
+/* Whether the files name `text` as a special token. The reference checks this before it turns the
+ * objects of tokenizer_config.json into tokens, so those objects do not count. */
 static bool is_legacy_special(const struct merge *m, const char *text) {
     const struct side_file *file;
     struct extra extra[2];
@@ -310,7 +310,8 @@ static int add_extra(struct merge *m, const struct extra *extra) {
     return QN_OK;
 }
 
-/* Objects, or not there, and of so many members that every token may be looked for in them. */
+/* Checks that the file is absent, or an object with few enough members to search them for every
+ * token. */
 static int check_file(struct diag *d, const struct side_file *file) {
     if (file->root == NULL) return QN_OK;
     if (!json_is_object(file->root)) return fail(d, QN_EFORMAT, "%s: want an object", file->name);

@@ -31,7 +31,7 @@ int tokenizer_decode_byte(const char *text, size_t n) {
     return high < 0 || low < 0 ? -1 : high << 4 | low;
 }
 
-/* Whether all characters of a token are in the byte alphabet; others stand for themselves. */
+/* Whether all characters of a token are in the byte alphabet; other tokens stand for themselves. */
 static bool in_alphabet(const char *text, size_t n) {
     for (size_t i = 0; i < n;)
         if (tokenizer_text_from_alphabet(tokenizer_text_next(text, &i)) < 0) return false;
@@ -54,7 +54,7 @@ static void drop_front(struct strbuf *b, size_t n) {
     b->text[b->n] = '\0';
 }
 
-/* How many bytes at the end of b are the beginning of a character. */
+/* Bytes at the end of b that begin an unfinished character. */
 static size_t unfinished(const struct strbuf *b) {
     for (size_t back = 1; back <= 3 && back <= b->n; back++) {
         size_t length;
@@ -64,7 +64,7 @@ static size_t unfinished(const struct strbuf *b) {
     return 0;
 }
 
-/* Passes on held[0, n) as text. */
+/* Passes held[0, n) on as text. */
 static int pass_lossy(struct diag *d, const struct emit *e, size_t step, struct strbuf *held,
                       size_t n) {
     if (n == 0) return QN_OK;
@@ -94,8 +94,8 @@ static int pass_bytes(struct diag *d, const struct emit *e, size_t step, struct 
     return rc;
 }
 
-/* Replaces in b[0, limit) what can be decided there; *used is how far that was. A match that may
- * go on behind the end of b stays undecided unless `last`. */
+/* Replaces in b[0, limit) as far as that is decided; *used is how far. A match that may go on after
+ * the end of b stays undecided unless `last`. */
 static void replace_some(const struct decode_step *k, const char *text, size_t n, bool last,
                          struct strbuf *to, size_t *used) {
     size_t i = 0;
@@ -143,7 +143,7 @@ done:
     return rc;
 }
 
-/* How many times k->text stands at the beginning or end of text, at most `most`; in bytes. */
+/* Bytes of k->text repeated at the beginning or end of text, at most `most` times. */
 static size_t run_at_start(const struct decode_step *k, const char *text, size_t n, int64_t most) {
     size_t at = 0;
     while (most-- > 0 && n - at >= k->text_n && memcmp(text + at, k->text, k->text_n) == 0)
@@ -224,7 +224,7 @@ static int step_alphabet(struct diag *d, const struct emit *e, size_t step, cons
     return pass_lossy(d, e, step, held, held->n - unfinished(held));
 }
 
-/* Hands text (a token, or a part of the one fused token) to step `step` and those behind it. */
+/* Passes text (a token, or a part of the one fused token) to step `step` and those after it. */
 static int pass(struct diag *d, const struct emit *e, size_t step, const char *text, size_t n) {
     if (step == e->s->t->decodes.n) {
         strbuf_add(e->out, text, n);

@@ -1,7 +1,7 @@
-/* tokenizer_decode.h - the decoder's steps, as tokenizer_parse.c makes them.
+/* tokenizer_decode.h - the decoder's steps, made by tokenizer_parse.c.
  *
- * Steps before the first DECODE_ALPHABET, DECODE_FUSE or DECODE_JOIN see one token at a time;
- * those behind it see one endless token (`fused`) and may have to hold some of it back.
+ * Steps before the first DECODE_ALPHABET, DECODE_FUSE or DECODE_JOIN see one token at a time. Later
+ * steps see one endless token (`fused`) and may have to hold some of it back.
  */
 #ifndef QN_MODEL_TOKENIZER_DECODE_H
 #define QN_MODEL_TOKENIZER_DECODE_H
@@ -15,10 +15,10 @@ struct decode_step {
         DECODE_ALPHABET,  /* byte alphabet to bytes to text; fuses */
         DECODE_BYTES,     /* <0xXX> tokens to text */
         DECODE_REPLACE,   /* text by text */
-        DECODE_STRIP,     /* up to n_left and n_right times `text` off the ends */
+        DECODE_STRIP,     /* strips `text` up to n_left and n_right times at the ends */
         DECODE_METASPACE, /* `text` is a space, nothing in the first token if drop_first */
         DECODE_FUSE,
-        DECODE_JOIN, /* no decoder: tokens with a space between; fuses */
+        DECODE_JOIN, /* for files without a decoder: a space between tokens; fuses */
     } kind;
     bool fused;
     const char *text, *with; /* NUL-terminated, in the tokenizer's arena */

@@ -25,13 +25,12 @@ struct norm_step {
     } kind;
     enum text_form form;
     struct pattern pattern; /* NORM_REPLACE */
-    const char *text;       /* NORM_PREPEND, NORM_REPLACE: what is put there */
+    const char *text;       /* NORM_PREPEND, NORM_REPLACE: the text put there */
     size_t n;
     bool left, right; /* NORM_STRIP */
 };
 
-/* What the post-processor makes of an encoding: parts in a row, ids in which -1 stands for the
- * encoding. */
+/* The result of the post-processor: parts in a row, as ids in which -1 stands for the encoding. */
 enum { POST_MAX_PARTS = 64 };
 struct post {
     struct token_ids ids;
@@ -51,10 +50,10 @@ struct tokenizer {
     struct post post;
     ARRAY(struct decode_step) decodes;
     int32_t n_vocab;
-    int32_t eos; /* -1: none is named */
+    int32_t eos; /* -1: no file names one */
 };
 
-/* Memory of one tokenizer_encode. */
+/* Memory of one call of tokenizer_encode. */
 struct encode_scratch {
     struct strbuf text[3];       /* lossy text; two for the normalizer's steps */
     struct added_spans spans[2]; /* of the raw text, of a normalized stretch */
@@ -66,7 +65,8 @@ struct encode_scratch {
 /* Applies the normalizer to text[0, n); the result is in *out, which is one of s->text[1, 2]. */
 int tokenizer_normalize(struct diag *d, const struct tokenizer *t, struct encode_scratch *s,
                         const char *text, size_t n, struct strbuf **out);
-/* The text of an id for the decoder, NULL: no such id. skipped: skip_special leaves it out. */
+/* The text of an id for the decoder, NULL: no such id. *skipped: whether skip_special leaves it
+ * out. */
 const char *tokenizer_shown(const struct tokenizer *t, int32_t id, size_t *n, bool *skipped);
 int tokenizer_scratch_init(struct diag *d, struct encode_scratch *s);
 void tokenizer_scratch_fini(struct encode_scratch *s);

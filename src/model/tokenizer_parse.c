@@ -177,8 +177,8 @@ static int parse_metaspace(struct diag *d, const struct component *at, const jso
     return wanted ? add_pre(d, at, split) : QN_OK;
 }
 
-/* Words and runs of other characters; the reference's own pattern, of Rust's engine, in which \w
- * has the joiners but no digits that are not decimal. */
+/* Words and runs of other characters: the reference's pattern. It is for Rust's engine, whose \w
+ * has the joiners but only decimal digits. */
 static int parse_whitespace(struct diag *d, const struct component *at) {
     static const char pattern[] = "[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200c}\\x{200d}]+|"
                                   "[^\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200c}\\x{200d}\\s]+";
@@ -233,7 +233,7 @@ static int add_decode(struct diag *d, const struct component *at, struct decode_
         step.fused = before->fused || before->kind == DECODE_FUSE ||
                      before->kind == DECODE_ALPHABET || before->kind == DECODE_JOIN;
     }
-    /* These judge whole tokens; there is only one, of any length, behind a Fuse. */
+    /* Both need whole tokens, but after a Fuse there is only one token, of any length. */
     if (step.fused && (step.kind == DECODE_ALPHABET || step.kind == DECODE_BYTES))
         return component_unsupported(d, at, "", "this decoder behind Fuse or ByteLevel");
     return ARRAY_PUSH(d, &t->decodes, step);
@@ -364,8 +364,8 @@ static int parse_model(struct diag *d, const struct component *at, const json_t 
 
 /* added_tokens */
 
-/* The id that a new token gets. The id in the file is not asked: a token of the model keeps its
- * own, others are numbered on, as the reference does. */
+/* The id that a new token gets. The id in the file is ignored, as in the reference: a token of the
+ * model keeps the model's id, other tokens get the next free ids. */
 static int32_t next_added_id(const struct tokenizer *t) {
     int32_t most = t->bpe.n_vocab;
     for (size_t i = 0; i < t->added.n; i++) most = MAX(most, t->added.items[i].id + 1);
@@ -420,7 +420,7 @@ static int parse_added(struct diag *d, const struct component *at, const json_t 
     return QN_OK;
 }
 
-/* What a normalized token looks like behind the normalizer, and its entry in the finder. */
+/* Runs a normalized token through the normalizer, and adds the result to the finder. */
 static int finish_normalized(struct diag *d, struct tokenizer *t, struct encode_scratch *s,
                              size_t idx) {
     struct added_token *a = &t->added.items[idx];
@@ -436,7 +436,7 @@ static int finish_normalized(struct diag *d, struct tokenizer *t, struct encode_
     return tokenizer_added_insert(d, &t->normalized, a->shown, a->shown_n, (int32_t)idx);
 }
 
-/* The finders and the table by id; the normalizer is known by now. */
+/* Fills the finders and the table by id, now that the normalizer is known. */
 static int finish_added(struct diag *d, struct tokenizer *t) {
     struct encode_scratch s;
     t->n_vocab = MAX(t->bpe.n_ids, 1);

@@ -1,9 +1,9 @@
 /* The post-processor: special tokens around an encoding.
  *
- * It makes parts out of parts. At first the encoding is the only one; a template makes one part of
- * each of its items and reads the first two of those before (its `single` where there is one part,
- * its `pair` where there are two, as `tokenizers` does), RobertaProcessing and BertProcessing make
- * each part longer. What is left at the end is joined. */
+ * It makes parts out of parts. At first the encoding is the only part. A template makes one part of
+ * each of its items and reads the first two parts (with its `single` if there is one part, with its
+ * `pair` if there are two, as `tokenizers` does). RobertaProcessing and BertProcessing make each
+ * part longer. At the end the parts are joined. */
 #include "base/checked.h"
 #include "model/component.h"
 
@@ -37,7 +37,7 @@ static int copy_part(struct diag *d, const struct component *at, const struct po
     return QN_OK;
 }
 
-/* The encoding alone, where no component came before. */
+/* Begins with the encoding alone, if no component came before. */
 static int begin(struct diag *d, const struct component *at, struct post *p) {
     if (p->n_parts > 0) return QN_OK;
     TRY(push(d, at, p, -1));
@@ -112,7 +112,7 @@ static int parse_pair(struct diag *d, const struct component *at, const json_t *
     return QN_OK;
 }
 
-/* cls before the first part, sep behind each; twice: also before each but the first. */
+/* Puts cls before the first part and sep after each; twice: also before each part but the first. */
 static int parse_classify(struct diag *d, const struct component *at, const json_t *o, bool twice,
                           struct post *p) {
     const struct post *before = &at->t->post;

@@ -5,8 +5,8 @@
 
 #include <string.h>
 
-/* \s, \w, \d and \h of Oniguruma as the inside of a PCRE2 class. PCRE2's own \s has U+180E on top,
- * its \w lacks marks, connector punctuation and letter-like symbols, its \h is blanks, not hex
+/* \s, \w, \d and \h of Oniguruma as the inside of a PCRE2 class. PCRE2's own \s also has U+180E;
+ * its \w lacks marks, connector punctuation and letter-like symbols; its \h is blanks, not hex
  * digits. Oniguruma's \w has the digits of Latin-1 that are not decimal. */
 #define SPACE_SET                                                                                  \
     "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}"    \
@@ -17,7 +17,7 @@
         UNICODE_NEWER_M DIGIT_SET
 #define HEX_SET "0-9a-fA-F"
 
-/* The set that an escape letter stands for, NULL: both engines mean the same. */
+/* The set that an escape letter stands for; NULL: both engines agree. */
 static const char *escape_set(char letter) {
     switch (letter) {
     case 's':
@@ -56,8 +56,8 @@ static int translate_escape(struct diag *d, const char *field, char letter, bool
     return QN_OK;
 }
 
-/* \p{..} and \P{..} at s[*i] = 'p', with the characters of that category that PCRE2 does not know;
- * *i moves to the closing brace. */
+/* Translates \p{..} and \P{..} at s[*i] = 'p', and adds the characters of that category that PCRE2
+ * does not know; moves *i to the closing brace. */
 static int translate_property(struct diag *d, const char *field, const char *s, size_t n, size_t *i,
                               bool in_class, struct strbuf *out) {
     const char *newer = "", *name = s + *i + 2;
@@ -71,7 +71,7 @@ static int translate_property(struct diag *d, const char *field, const char *s, 
             memcmp(unicode_newer[j].category, name, k) == 0)
             newer = unicode_newer[j].newer;
     *i = (size_t)(end - s);
-    /* A negated set cannot stand inside a class; there the newer characters are given up. */
+    /* A negated set cannot stand inside a class: here the newer characters are left out. */
     if (in_class && negated) newer = "";
     strbuf_str(out, in_class ? "" : negated ? "[^" : "[");
     strbuf_printf(out, "\\%c{%.*s}%s", in_class && negated ? 'P' : 'p', (int)k, name, newer);
@@ -79,7 +79,8 @@ static int translate_property(struct diag *d, const char *field, const char *s, 
     return QN_OK;
 }
 
-/* Oniguruma's source in PCRE2's words. Intersections and nested classes have none. */
+/* Translates Oniguruma's source to PCRE2's. Intersections and nested classes have no
+ * translation. */
 static int translate(struct diag *d, const char *field, const char *s, size_t n,
                      struct strbuf *out) {
     bool in_class = false;
@@ -199,7 +200,7 @@ int tokenizer_split_find(struct diag *d, const struct pattern *p, pcre2_match_da
     return QN_OK;
 }
 
-/* Adds text[start, end) of word w; empty words vanish. */
+/* Adds text[start, end) of word w; drops empty words. */
 static int add_word(struct diag *d, struct words *to, const struct word *w, size_t start,
                     size_t end) {
     if (start == end) return QN_OK;
@@ -207,8 +208,7 @@ static int add_word(struct diag *d, struct words *to, const struct word *w, size
                       (struct word){w->start + start, end - start, w->first && start == 0});
 }
 
-/* Where one word's cuts go: the state of the behaviours, which differ in how a piece joins the
- * piece before it. */
+/* The state of cutting one word. The behaviours differ in how a piece joins the piece before it. */
 struct cutter {
     struct words *to;
     const struct word *word;
@@ -245,8 +245,8 @@ static int add_piece(struct diag *d, struct cutter *c, size_t start, size_t end,
     return QN_OK;
 }
 
-/* Oniguruma's iteration: an empty match right behind the match before it does not count and the
- * search goes on behind the next character; any other empty match is a cut. */
+/* Oniguruma's iteration: an empty match directly after a match does not count, and the search goes
+ * on after the next character; any other empty match is a cut. */
 static int split_word(struct diag *d, const struct pre_step *s, pcre2_match_data *match,
                       const struct word *w, struct words *to) {
     const char *text = to->text.text + w->start;
@@ -277,7 +277,7 @@ static bool starts_with(const char *text, size_t n, const char *prefix) {
     return n >= k && memcmp(text, prefix, k) == 0;
 }
 
-/* One word of the steps that write new text. */
+/* Rewrites one word, for the steps that write new text. */
 static void rewrite_word(const struct pre_step *s, const char *text, const struct word *w,
                          struct strbuf *out) {
     switch (s->kind) {

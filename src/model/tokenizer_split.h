@@ -1,7 +1,7 @@
 /* tokenizer_split.h - patterns, and the steps that cut text into the words that BPE sees.
  *
- * tokenizer.json's pre-tokenizers are taken apart into primitive steps: ByteLevel is (prefix space)
- * + (split by GPT-2's pattern) + (byte alphabet), Metaspace is (replace and prepend) + (split).
+ * tokenizer.json's pre-tokenizers are split into primitive steps: ByteLevel is (prefix space) +
+ * (split by GPT-2's pattern) + (byte alphabet), Metaspace is (replace and prepend) + (split).
  *
  *   words: one buffer of text and the ranges of the words in it, in order:
  *     text  |H e l l o _ w o r l d|
@@ -18,7 +18,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What a step looks for. One of: a regular expression, a fixed text, a class of characters. */
+/* What a step searches for: a regular expression, a fixed text, or a class of characters. */
 struct pattern {
     pcre2_code *code;
     const char *text; /* n bytes, owned by the tokenizer's arena */
@@ -66,7 +66,7 @@ struct words {
     ARRAY(struct word) items;
 };
 
-/* Applies one step: reads `from`, overwrites `to`. A step that leaves the text alone takes the
+/* Applies one step: reads `from`, overwrites `to`. A step that does not change the text moves the
  * buffer over from `from`. */
 int tokenizer_split_apply(struct diag *d, const struct pre_step *s, pcre2_match_data *match,
                           struct words *from, struct words *to);

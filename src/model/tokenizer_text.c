@@ -96,8 +96,8 @@ bool tokenizer_text_is_punctuation(int32_t c) {
     return k >= UTF8PROC_CATEGORY_PC && k <= UTF8PROC_CATEGORY_PO;
 }
 
-/* Bytes that are printable in Latin-1 stand for themselves, the rest follow from U+0100 in order:
- * 0x00-0x20, 0x7F-0xA0, 0xAD. */
+/* Bytes that are printable in Latin-1 stand for themselves. The others (0x00-0x20, 0x7F-0xA0, 0xAD)
+ * get the characters from U+0100 on, in order. */
 static int32_t alphabet(unsigned char b) {
     if (b <= 0x20) return 0x100 + b;
     if (b < 0x7F || (b > 0xA0 && b != 0xAD)) return b;
@@ -127,8 +127,9 @@ void tokenizer_text_to_alphabet(struct strbuf *out, const char *bytes, size_t n)
     strbuf_add(out, chunk, used);
 }
 
-/* Characters that normalization changes or moves since Unicode 10 or later. The reference's tables
- * are of Unicode 9: to it they are plain. (U+11930 here keeps U+11935 from composing with it.) */
+/* Characters that normalization changes or moves only since Unicode 10 or later. The reference's
+ * tables are of Unicode 9, which leave them unchanged. (U+11930 here keeps U+11935 from composing
+ * with it.) */
 static const int32_t newer[][2] = {
     {0x7FD, 0x7FD},     {0x898, 0x89F},     {0x8CA, 0x8D3},     {0x9FE, 0x9FE},
     {0xC3C, 0xC3C},     {0xD3B, 0xD3C},     {0xEBA, 0xEBA},     {0x1715, 0x1715},
@@ -156,8 +157,8 @@ static bool is_newer(int32_t c) {
     return low < COUNT_OF(newer) && c >= newer[low][0];
 }
 
-/* Whether c is in a block whose characters no form changes and none combines with: the answer
- * "no" only costs time. compat: also under NFKC and NFKD; compose: NFC and NFKC. */
+/* Whether c is in a block whose characters no form changes or combines; a wrong "no" only costs
+ * time. compat: also under NFKC and NFKD; compose: NFC and NFKC. */
 static bool is_inert(int32_t c, bool compose, bool compat) {
     if (c < 0x80) return true;
     if (c < 0x300) return compose && !compat;
@@ -179,8 +180,8 @@ static int compare_marks(const void *x, const void *y) {
     return a->idx < b->idx ? -1 : a->idx > b->idx;
 }
 
-/* Stable order by combining class inside c[0, n). utf8proc's own exchange sort is quadratic in a
- * run of marks, which a hostile text may make very long. */
+/* Stable sort by combining class inside c[0, n). utf8proc's own exchange sort is quadratic in a run
+ * of marks, which a hostile text may make very long. */
 static int sort_marks(struct diag *d, int32_t *c, size_t n) {
     struct mark small[32], *marks = small;
     if (n > COUNT_OF(small)) marks = malloc(n * sizeof *marks);
@@ -232,9 +233,9 @@ done:
     return rc;
 }
 
-/* Inert stretches are copied. What is not inert is normalized together with the one character
- * before it, its possible base; the stretch ends before the next inert character. A newer
- * character is nobody's base. */
+/* Copies inert stretches. Other characters are normalized together with the one character before
+ * them, their possible base; such a stretch ends before the next inert character. A newer character
+ * is never a base. */
 int tokenizer_text_normalize(struct diag *d, enum text_form form, const char *text, size_t n,
                              struct strbuf *out) {
     bool compose = form == TEXT_NFC || form == TEXT_NFKC;

@@ -1,6 +1,6 @@
 /* tokenizer_text.h - characters: UTF-8, classes, the byte alphabet and normalization.
  *
- * Inside the tokenizer all text is valid UTF-8; tokenizer_text_lossy makes it so at the door.
+ * Inside the tokenizer all text is valid UTF-8; tokenizer_text_lossy makes it so on entry.
  */
 #ifndef QN_MODEL_TOKENIZER_TEXT_H
 #define QN_MODEL_TOKENIZER_TEXT_H
@@ -14,7 +14,7 @@
 
 #define TOKENIZER_REPLACEMENT "\xEF\xBF\xBD" /* U+FFFD */
 
-/* How the bytes at p[0, n), n > 0, begin. */
+/* The kind of the first bytes of p[0, n), n > 0. */
 enum text_part {
     TEXT_CHAR,  /* a character of *length bytes */
     TEXT_BAD,   /* *length bytes that can begin no character: one U+FFFD */
@@ -22,11 +22,11 @@ enum text_part {
 };
 enum text_part tokenizer_text_part(const char *p, size_t n, size_t *length);
 
-/* Appends bytes[0, n) with U+FFFD for what is not UTF-8. */
+/* Appends bytes[0, n), with U+FFFD in place of bytes that are not UTF-8. */
 void tokenizer_text_lossy(struct strbuf *out, const char *bytes, size_t n);
 bool tokenizer_text_valid(const char *bytes, size_t n);
 
-/* The character at p[*i] of valid UTF-8; moves *i behind it. */
+/* The character at p[*i] of valid UTF-8; moves *i after it. */
 static inline int32_t tokenizer_text_next(const char *p, size_t *i) {
     const unsigned char *s = (const unsigned char *)p + *i;
     if (s[0] < 0x80) return *i += 1, s[0];

@@ -1,8 +1,8 @@
 /* tokenizer_unicode.h - characters that the reference's Oniguruma (Unicode 16) has in a general
- * category and PCRE2 10.42 (Unicode 14) does not, as the inside of a PCRE2 class.
+ * category and PCRE2 10.42 (Unicode 14) lacks, as the inside of a PCRE2 class.
  *
- * Found by asking both about every code point; the other way round there is one difference
- * (U+1171E, Mn to Mc). A newer PCRE2 knows these itself, then they are there twice.
+ * Found by a query of both for every code point. In the other direction there is one difference
+ * (U+1171E, Mn to Mc). A newer PCRE2 knows these characters itself; then a class has them twice.
  */
 #ifndef QN_MODEL_TOKENIZER_UNICODE_H
 #define QN_MODEL_TOKENIZER_UNICODE_H

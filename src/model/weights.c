@@ -16,13 +16,13 @@
 enum {
     ALIGN = 64,
     MAX_THREADS = 64,
-    /* Bytes per piece of work: large against the cost of taking one, small against a model. */
+    /* Bytes per piece of work: large against the cost of claiming one, small against a model. */
     PIECE_BYTES = 4 << 20,
     DUMMY_LEVELS = 4096,
     PAGE = 4096,
 };
 
-/* One weight: where it comes from and where it ends up. */
+/* One weight: its source and its place in memory. */
 struct weight {
     const struct safetensors_tensor *source; /* NULL: dummy */
     const void *data;
@@ -42,7 +42,7 @@ struct weights {
     uint64_t memory_bytes;
 };
 
-/* ---- planning: nothing is allocated before every size is known to be right ---- */
+/* ---- planning: no memory is allocated before every size is known to be right ---- */
 
 /* The tensor's rows and columns. */
 static void tensor_shape(const struct weight_want *want, uint64_t shape[2]) {
@@ -94,7 +94,7 @@ int weights_find(struct diag *d, const struct safetensors *files, const struct w
     return QN_OK;
 }
 
-/* Whether a weight lies beside another one. */
+/* Whether a weight lies directly before or after another one. */
 static bool is_joined(const struct weights *w, size_t i) {
     return w->want[i].follows || (i + 1 < w->n && w->want[i + 1].follows);
 }
@@ -188,7 +188,7 @@ static void fill_matrix(const struct levels *l, enum dtype dtype, uint64_t seed,
     }
 }
 
-/* Elements [first, end) of a router become those of one that prefers some experts. */
+/* Scales elements [first, end) of a router so that it prefers some experts. */
 static void skew_router(const struct weight_want *want, uint64_t first, uint64_t end, void *out) {
     float scale[SPEC_MAX_EXPERTS], value;
     const uint64_t size = dtype_bytes(want->dtype);
@@ -209,7 +209,7 @@ static void fill_vector(const struct weight_want *want, uint64_t first, uint64_t
         convert_array(want->dtype, (char *)out + e * size, DTYPE_F32, &value, 1);
 }
 
-/* ---- the work, in pieces that any thread may take ---- */
+/* ---- the work, in pieces that any thread may claim ---- */
 
 struct loader {
     struct weights *w;
@@ -219,7 +219,7 @@ struct loader {
     struct levels levels[3]; /* by dtype */
 };
 
-/* Reads a page of a map, whatever it holds; the guard of mapfile.h survives a shrunken file. */
+/* Reads the pages of a map into memory; mapfile.h's guard covers a file that has shrunk. */
 static void touch(const unsigned char *data, uint64_t bytes) {
     uintptr_t first = (uintptr_t)data & ~(uintptr_t)(PAGE - 1);
     if (madvise((void *)first, (uintptr_t)data + bytes - first, MADV_POPULATE_READ) == 0) return;
@@ -227,7 +227,7 @@ static void touch(const unsigned char *data, uint64_t bytes) {
         (void)*(const volatile unsigned char *)(data + at);
 }
 
-/* Elements [first, end) of a weight that has rows of its tensor. */
+/* Makes elements [first, end) of a weight that is some rows of its tensor. */
 static void gather(const struct weight_want *want, struct weight *item, uint64_t first,
                    uint64_t end) {
     const struct weight_source *s = &want->source;
@@ -303,8 +303,7 @@ static int thread_count(const struct weights_options *o, uint64_t n_pieces) {
     return (int)MIN((uint64_t)n, MAX(n_pieces, (uint64_t)1));
 }
 
-/* Everything is done by whichever threads there are: a thread that cannot be started only makes it
- * slower. */
+/* All threads that could be started share the work; a failed start only makes it slower. */
 static void run(struct loader *l) {
     pthread_t threads[MAX_THREADS];
     int n = thread_count(l->options, l->n_pieces), started = 0;
@@ -329,7 +328,7 @@ static int check_overflows(struct diag *d, const struct weights *w) {
     return QN_OK;
 }
 
-/* Tells the kernel what will be read, before the threads ask for it page by page. */
+/* Tells the kernel what will be read, before the threads read it page by page. */
 static void read_ahead(const struct safetensors *files) {
     for (size_t i = 0; i < files->files.n; i++) {
         const struct mapfile *f = &files->files.items[i].map;

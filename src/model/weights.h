@@ -1,4 +1,4 @@
-/* weights.h - the weights of a program, where and how its kernels want them.
+/* weights.h - the weights of a program, in the memory and the format that its kernels need.
  *
  *   tensor in a file of the wanted dtype  ->  a pointer into the map, nothing is copied
  *   another dtype (or not aligned),
@@ -25,15 +25,15 @@ struct weight_want {
     enum dtype dtype; /* F32, BF16 or F16 */
     int n_dims;       /* 1: [rows], 2: [rows, cols] row-major */
     uint64_t rows, cols;
-    bool follows;  /* in memory it begins where the weight before it ends; same dtype and columns */
-    uint32_t zipf; /* dummy: it is a router that prefers some of its `rows` experts, of which a
-                    * token has so many (dummy_router.h); 0: it is none */
-    struct weight_source source; /* what it is of the checkpoint's tensor */
+    bool follows;  /* begins in memory where the weight before it ends; same dtype and columns */
+    uint32_t zipf; /* dummy: a router that prefers some of its `rows` experts; the value is the
+                    * experts of a token (dummy_router.h); 0: no such router */
+    struct weight_source source; /* the part of the checkpoint's tensor */
 };
 
 struct weights_options {
     int n_threads;      /* 0: one per CPU, at most 64 */
-    bool lazy;          /* leave mapped pages to be read when they are first used */
+    bool lazy;          /* leave mapped pages unread until their first use */
     bool zipf;          /* dummy routers prefer some experts */
     bool others_absent; /* dummy: only these routers get memory; weights_at is NULL for others */
     /* Called by the loading thread, with done == total at the end; may be NULL. */
@@ -43,12 +43,12 @@ struct weights_options {
 
 struct weights;
 
-/* The tensor of a wanted weight, and its dtype in the file; nothing is read of it. Errors as
+/* Finds the tensor of a wanted weight, and its dtype in the file, without reading data. Errors as
  * weights_load's: missing, another shape, a dtype that cannot be converted. */
 int weights_find(struct diag *d, const struct safetensors *files, const struct weight_want *want,
                  const struct safetensors_tensor **out, enum dtype *dtype);
 
-/* Gives every wanted weight its memory. files NULL: dummy weights (matrices uniform with standard
+/* Loads every wanted weight. files NULL: dummy weights (matrices uniform with standard
  * deviation 0.02, seeded by their name; norms 1; biases 0). Errors: QN_EFORMAT (missing tensor),
  * QN_ESHAPE with both shapes, QN_EUNSUPPORTED (a dtype that cannot be converted, values too large
  * for float16), QN_ENOMEM; the message names file and tensor. options NULL: {0}. */

@@ -10,7 +10,7 @@ struct prover {
     const char *why;
 };
 
-/* Dims of a task as dims of the problem, by name. */
+/* The dims of the problem that have the names of a task's dims. */
 static block_dims dims_of(const struct prover *v, const struct block *b, block_dims dims) {
     block_dims out = 0;
     for (uint32_t i = 0; i < b->n_dims; i++)
@@ -26,7 +26,7 @@ static form_id apply(const struct prover *v, uint32_t op, block_dims use_dims, f
     return form_apply(v->p->forms, (enum block_op)op, &use, operand);
 }
 
-/* What an input is: an earlier task's result, or an input of the problem. */
+/* The form of an input: an earlier task's result, or an input of the problem. */
 static form_id form_of_input(const struct prover *v, uint32_t t, uint32_t i) {
     const struct block *b = &v->g->task[t];
     for (uint32_t from = t; from-- > 0;)
@@ -50,8 +50,8 @@ static form_id form_of_size(const struct prover *v, block_dims dims) {
     return form;
 }
 
-/* An accumulator of what its loop already summed up, an iteration at a time, adds the iterations'
- * sums: the normal form of the whole sum is its operand's. */
+/* Whether an accumulator adds sums that its loop already made, one per iteration. The operand's
+ * normal form is then that of the whole sum. */
 static bool sums_partial(const struct block *b, const struct block_node *n) {
     return n->op == BLOCK_OP_ACC_SUM && (b->node[n->a].dims & n->red) == 0;
 }
@@ -70,7 +70,8 @@ static form_id form_of_node(const struct prover *v, uint32_t t, uint32_t i) {
     return apply(v, n->op, red, a, c);
 }
 
-/* The result with a target's name, of the last task that has one; FORM_NONE: none. */
+/* The form of the result with a target's name, from the last task with such a result; FORM_NONE:
+ * none. */
 static form_id find_result(const struct prover *v, const char *name) {
     for (uint32_t t = v->g->n_tasks; t-- > 0;)
         for (uint32_t o = 0; o < v->g->task[t].n_out; o++)

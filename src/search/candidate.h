@@ -1,4 +1,4 @@
-/* candidate.h - a found graph on its way to the results: lowered, then stabilised, verified,
+/* candidate.h - a found graph before it is a result: it is lowered, then stabilised, verified and
  * proved.
  */
 #ifndef QN_SEARCH_CANDIDATE_H
@@ -9,7 +9,7 @@
 
 struct candidate {
     uint64_t cost;
-    uint32_t problem; /* index: a split of a dim is a problem of its own */
+    uint32_t problem; /* index; each split of a dim is a separate problem */
     struct block_graph blocks;
 };
 
@@ -27,12 +27,12 @@ struct subject {
 int candidates_of_one(struct diag *d, const struct subject *s, uint32_t problem,
                       const struct search_params *params, struct candidates *out,
                       struct search_result *stats);
-/* Appends the graphs of two tasks with values handed over. */
+/* Appends the graphs of two tasks, of which the first hands values over. */
 int candidates_of_two(struct diag *d, const struct subject *s, uint32_t problem,
                       const struct search_params *params, struct candidates *out,
                       struct search_result *stats);
 
-/* Runs `work` for 0 .. n - 1 on n_threads threads; the first failure by index is the result. */
+/* Runs `work` for 0 .. n - 1 on n_threads threads; returns the failure with the lowest index. */
 int run_all(struct diag *d, uint32_t n_threads, uint32_t n,
             int (*work)(struct diag *d, void *context, uint32_t i), void *context);
 

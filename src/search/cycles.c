@@ -40,8 +40,8 @@ static bool any_has(const struct sources *sources, uint32_t kind, uint32_t dim) 
     return false;
 }
 
-/* A page of weights has 16 rows and 256 columns; other dims of the grid, heads and pieces go one
- * index a task. */
+/* A page of weights has 16 rows and 256 columns. A task has one index of each other grid dim, of
+ * heads and of pieces. */
 static uint32_t tile_of(const struct problem *p, const struct sources *sources,
                         const struct skeleton *k, uint32_t dim) {
     const bool weights = any_has(sources, EXPR_WEIGHT, dim) && !any_has(sources, EXPR_STATE, dim) &&
@@ -72,7 +72,7 @@ uint64_t cycles_elements(const struct task_shape *t, block_dims dims, uint32_t s
     return elements;
 }
 
-/* Halves the loop's tile until what an iteration streams fits the ring of pages. */
+/* Halves the loop's tile until the pages that an iteration streams fit the ring. */
 static void fit_pages(const struct sources *sources, uint64_t streamed, uint8_t loop,
                       uint32_t stage, struct task_shape *t) {
     for (uint64_t pages = table.ring_pages + 1; loop != BLOCK_NONE && pages > table.ring_pages;) {
@@ -108,7 +108,7 @@ static uint64_t times(const struct task_shape *t, uint32_t stage) {
 /* ---- costs ---- */
 
 uint64_t cycles_source(const struct task_shape *t, const struct source *s, uint32_t stage) {
-    const double each = s->leaf == BLOCK_NONE ? 4 : 2; /* what is handed over has 32 bits */
+    const double each = s->leaf == BLOCK_NONE ? 4 : 2; /* handed-over values have 32 bits */
     const double bytes =
         each * (double)cycles_elements(t, s->dims, stage) * (double)times(t, stage);
     const bool is_number = s->leaf != BLOCK_NONE && t->p->leaf[s->leaf].op != BLOCK_OP_INPUT;

@@ -13,11 +13,11 @@ struct extractor {
     const struct staged *g;
     struct arena arena;
     uint32_t n_nodes, words; /* of a set of nodes */
-    uint64_t *tree;  /* [n_nodes] cost of the cheapest tree; UINT64_MAX: not to be computed */
-    uint64_t *own;   /* [n_nodes] of its cheapest edge */
-    uint64_t *must;  /* [n_nodes][words] nodes that every way to compute it has */
-    uint32_t *order; /* [edges] each node's edges, by the cost of their trees */
-    bool *done;      /* [n_nodes] emitted */
+    uint64_t *tree;          /* [n_nodes] cost of the cheapest tree; UINT64_MAX: no tree exists */
+    uint64_t *own;           /* [n_nodes] cost of the cheapest edge */
+    uint64_t *must;          /* [n_nodes][words] nodes in every way to compute it */
+    uint32_t *order;         /* [edges] each node's edges, by the cost of their trees */
+    bool *done;              /* [n_nodes] emitted */
     /* of one extraction */
     const struct goals *goals;
     struct extraction *out;
@@ -81,9 +81,9 @@ static void order_edges(struct extractor *x) {
     }
 }
 
-/* ---- nodes that every way has ---- */
+/* ---- nodes in every way to compute a node ---- */
 
-/* must(n) = n and what all of its edges' operands must have in common: the greatest solution. */
+/* must(n) = n and the nodes that all its edges' operands have in common: the greatest solution. */
 static bool narrow_must(struct extractor *x, uint32_t i, uint64_t *common) {
     const struct staged_node *n = &x->g->nodes.items[i];
     uint64_t *must = &x->must[(size_t)i * x->words];
@@ -118,7 +118,7 @@ static void find_must(struct extractor *x, uint64_t *common) {
 
 /* ---- bound ---- */
 
-/* The cost of what is chosen and of what all pending nodes must have besides. */
+/* The cost of the chosen edges and of all other nodes that the pending nodes must have. */
 static uint64_t bound(const struct extractor *x) {
     uint64_t cost = x->cost;
     for (uint32_t w = 0; w < x->words; w++) {
@@ -150,7 +150,7 @@ static bool is_used(const struct extractor *x, uint16_t class) {
     return false;
 }
 
-/* Appends node n after what it reads. */
+/* Appends node n after the nodes that it reads. */
 static void emit(const struct extractor *x, uint16_t n, struct extracted *out) {
     if (n == STAGED_NONE || x->done[n]) return;
     const struct staged_edge *e = edge_at(x, x->chosen[n]);
@@ -181,7 +181,7 @@ static void complete(struct extractor *x) {
 
 /* ---- branching ---- */
 
-/* Whether `from` reads `node`, by the edges chosen. */
+/* Whether `from` is or reads `node` by the chosen edges. */
 static bool reads(const struct extractor *x, uint16_t from, uint16_t node) {
     if (from == STAGED_NONE) return false;
     if (from == node) return true;
@@ -203,7 +203,7 @@ static void need(struct extractor *x, uint16_t n) {
 
 static void branch(struct extractor *x);
 
-/* Goes on with edge e for node n, which has been taken off the pending ones. */
+/* Chooses edge e for node n, which is no longer pending, and branches on. */
 static void choose(struct extractor *x, uint16_t n, uint32_t e) {
     const struct staged_edge *edge = edge_at(x, e);
     const uint32_t n_pending = x->n_pending;
@@ -282,7 +282,7 @@ void extract(struct extractor *x, const struct goals *goals, uint32_t keep, uint
     branch_goal(x, 0);
 }
 
-/* ---- what extractions share ---- */
+/* ---- data that extractions share ---- */
 
 static int prepare(struct diag *d, struct extractor *x) {
     uint64_t *common;

@@ -1,9 +1,9 @@
 /* extract.h - the k cheapest graphs of a staged saturation, by branch and bound.
  *
- * A graph is a choice of one edge for each node that is needed; its cost is the sum over the chosen
- * edges, a shared node once. Bound: what is chosen, and the cheapest edge of every node that each
- * way of completing the choice must have. That bound is never above a completion's cost, so within
- * the budget of steps the cheapest graph is found.
+ * A graph is a choice of one edge for each needed node. Its cost is the sum over the chosen edges,
+ * a shared node once. The bound is the cost of the chosen edges and of the cheapest edge of
+ * every node that all completions of the choice must have. It never exceeds a completion's cost, so
+ * the cheapest graph is found if the budget of steps suffices.
  */
 #ifndef QN_SEARCH_EXTRACT_H
 #define QN_SEARCH_EXTRACT_H
@@ -12,11 +12,11 @@
 
 enum { EXTRACT_BEST = 16, EXTRACT_GOALS = BLOCK_OUT };
 
-/* What a task must compute. */
+/* The values that a task must compute. */
 struct goals {
     uint32_t n, n_used;
     uint16_t class[EXTRACT_GOALS];
-    uint16_t used[HANDED]; /* classes that were handed over: each must be read */
+    uint16_t used[HANDED]; /* handed-over classes: the task must read each */
 };
 
 struct choice {
@@ -24,7 +24,7 @@ struct choice {
     uint32_t edge;
 };
 
-/* A graph: its nodes in an order in which each reads earlier ones. */
+/* A graph: its nodes, each of which reads only earlier ones. */
 struct extracted {
     uint64_t cost;
     uint32_t n;
@@ -36,15 +36,15 @@ struct extraction {
     uint32_t n;
     struct extracted best[EXTRACT_BEST]; /* cheapest first */
     uint64_t n_steps;
-    bool complete; /* the budget sufficed: best[0] is the cheapest there is */
+    bool complete; /* the budget sufficed: best[0] is the cheapest graph */
 };
 
-/* What all extractions from one staged saturation share: trees, and what each node must have. */
+/* Data that all extractions from one staged saturation share: trees, and each node's needs. */
 struct extractor;
 int extractor_new(struct diag *d, const struct staged *g, struct extractor **out);
 void extractor_free(struct extractor *x);
 
-/* At most `keep` graphs whose cost is below `below`, in at most `budget` steps. */
+/* Finds at most `keep` graphs whose cost is below `below`, in at most `budget` steps. */
 void extract(struct extractor *x, const struct goals *goals, uint32_t keep, uint64_t below,
              uint64_t budget, struct extraction *out);
 

@@ -158,7 +158,7 @@ static int add_partial_product(struct lowering *l, const struct staged_edge *e, 
     return QN_OK;
 }
 
-/* The node that has the size of the dims; there is one for all means over them. */
+/* The node with the size of the dims; all means over them share it. */
 static int size_node(struct lowering *l, block_dims red, uint8_t *node) {
     struct block_node *n;
     for (*node = 0; *node < l->b->n_nodes; ++*node)
@@ -169,7 +169,7 @@ static int size_node(struct lowering *l, block_dims red, uint8_t *node) {
     return QN_OK;
 }
 
-/* A mean is a sum over the size. */
+/* A mean is a sum divided by the size. */
 static int add_division(struct lowering *l, uint32_t i) {
     const uint8_t sum = l->node_of[i];
     struct block_node *n;
@@ -225,7 +225,7 @@ static int add_nodes(struct lowering *l) {
     return QN_OK;
 }
 
-/* A partial product is made when its accumulator is, a stage late: nodes go by stage again. */
+/* Sorts the nodes by stage again: a partial product is made with its accumulator, a stage late. */
 static void sort_by_stage(struct block *b, uint8_t to[BLOCK_NODES]) {
     struct block_node old[BLOCK_NODES];
     uint8_t n = b->n_in;
@@ -244,7 +244,7 @@ static void sort_by_stage(struct block *b, uint8_t to[BLOCK_NODES]) {
     }
 }
 
-/* A value that a loop reads at other indices than it was made at lies in scratch. */
+/* Puts a value into scratch if a loop reads it at other indices than those that were made. */
 static void place_values(struct block *b) {
     for (uint32_t i = b->n_in; i < b->n_nodes; i++) {
         uint8_t operand[BLOCK_MAX_ARITY];

@@ -4,7 +4,7 @@
 
 #include "search/extract.h"
 
-/* Names of a task's results and of what it was handed, in the order of its goals. */
+/* Names of a task, its results and its handed-over inputs, in the order of its goals. */
 struct task_names {
     char task[BLOCK_NAME];
     char result[EXTRACT_GOALS][BLOCK_NAME];
@@ -12,7 +12,7 @@ struct task_names {
     bool hands_over; /* the results stay in 32 bits */
 };
 
-/* Errors: QN_ELIMIT: more nodes than a block has room for. */
+/* Errors: QN_ELIMIT if a block has no room for all nodes. */
 int lower(struct diag *d, const struct staged *g, const struct extracted *x,
           const struct task_names *names, struct block *out);
 

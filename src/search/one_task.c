@@ -6,7 +6,7 @@
 
 enum { PER_SKELETON = 4 };
 
-/* What one skeleton gives. */
+/* The graphs of one skeleton. */
 struct yield {
     uint32_t n;
     uint64_t cost[PER_SKELETON];
@@ -25,7 +25,7 @@ struct one_task {
     struct yield *yields; /* [skeletons] */
 };
 
-/* A loop without values is another skeleton's graph. */
+/* Whether each loop has values. If one has none, another skeleton gives the same graph. */
 static bool uses_its_loops(const struct block *b) {
     bool loop = b->loop == BLOCK_NONE, loop2 = b->loop2 == BLOCK_NONE;
     for (uint32_t i = 0; i < b->n_nodes; i++) {

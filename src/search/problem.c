@@ -7,15 +7,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Sizes where the user says nothing: what the cost model counts with. */
+/* Default sizes for the cost model. */
 enum {
     SIZE_HEAD = 128,       /* of the last dim of a state */
-    SIZE_HEADS = 8,        /* of its other dims that activations have, too */
-    SIZE_POSITIONS = 4096, /* of those that none has */
+    SIZE_HEADS = 8,        /* of its other dims that activations also have */
+    SIZE_POSITIONS = 4096, /* of its dims that no activation has */
     SIZE_WEIGHT = 4096,    /* of a dim of a weight */
-    SIZE_REDUCED = 4096,   /* of a dim that activations alone have, summed over */
+    SIZE_REDUCED = 4096,   /* of a summed dim that only activations have */
     SHARES = 32,           /* pieces of a dim whose size is known at run time only */
-    PARTS = 8,             /* pieces of another one */
+    PARTS = 8,             /* pieces of another dim */
 };
 
 struct maker {
@@ -69,7 +69,7 @@ static bool is_reduced(const struct maker *m, uint32_t dim) {
     return false;
 }
 
-/* Whether it is the last dim of a state: an element of a head. */
+/* Whether the dim is the last one of a state: its indices are elements of a head. */
 static bool is_head(const struct maker *m, uint32_t dim) {
     for (uint32_t i = 0; i < m->x->n_args; i++) {
         const struct expr_arg *a = &m->x->args[i];
@@ -110,7 +110,7 @@ static int add_dim(struct maker *m, const char *name, const char *parent,
     return QN_OK;
 }
 
-/* d -> d_p pieces of d_q indices. */
+/* Splits d into d_p pieces of d_q indices. */
 static int add_split_dim(struct maker *m, uint32_t i) {
     const char *name = m->x->dims[i].name;
     char part[EXPR_NAME + 2];
@@ -210,7 +210,7 @@ static int add_size(struct maker *m, uint32_t dims) {
     return add_leaf(m, leaf);
 }
 
-/* Numbers and sizes that the expression has. */
+/* Adds the numbers and sizes of the expression. */
 static int add_numbers(struct maker *m) {
     for (uint32_t i = 0; i < m->x->n_nodes; i++) {
         const struct expr_node *n = &m->x->nodes[i];
@@ -226,14 +226,14 @@ static int add_numbers(struct maker *m) {
 _Static_assert(N_BLOCK_OPS <= 64, "sets of operators are bits of 64");
 #define BIT(op) (UINT64_C(1) << BLOCK_OP_##op)
 
-/* What may be used because the expression has an operator; 0: the search does not know it. A mask
- * of a sum becomes a factor. */
+/* The operators that the search may use because the expression has this one; 0: the search does not
+ * know it. A mask of a sum becomes a factor. */
 static uint64_t ops_for(const struct expr_node *n) {
     switch (n->op) {
     case BLOCK_OP_NUMBER:
     case BLOCK_OP_INPUT:
     case BLOCK_OP_SIZE:
-    case BLOCK_OP_GIVEN: /* arguments are there */
+    case BLOCK_OP_GIVEN: /* arguments are present */
     case BLOCK_OP_CAST16: return BIT(CAST16);
     case BLOCK_OP_SELECT:
     case BLOCK_OP_PICK:
@@ -249,7 +249,7 @@ static uint64_t ops_for(const struct expr_node *n) {
     }
 }
 
-/* A mean may be taken as a sum of what is divided later, not the other way round. */
+/* A mean may become a sum that is divided later, but a sum does not become a mean. */
 static void add_reduced(struct problem *p, uint32_t op, block_dims dims) {
     p->reduced |= dims;
     p->over[op] |= dims;
@@ -295,7 +295,7 @@ static void add_step(struct problem *p, form_id form, block_dims dims) {
     p->step[p->n_steps++].dims = dims;
 }
 
-/* The value inside of an operator that the search has as two: max in clamp, a mask as a factor. */
+/* The value between the two operators that replace one: max in clamp, a mask as a factor. */
 static void add_half_step(struct maker *m, uint32_t i, const form_id *forms) {
     const struct expr_node *n = &m->x->nodes[i];
     const bool clamps = n->op == BLOCK_OP_CLAMP;

@@ -1,8 +1,8 @@
-/* problem.h - what is searched for: an expression as targets over leaves, in numbers.
+/* problem.h - the input of the search: an expression as targets over leaves, in numbers.
  *
- * problem_make (problem.c) reads it off an expression; a dim that is summed over may be split into
- * pieces and the rest first, which changes no sum. Everything after it knows dims and operators
- * only: no pattern has a name here.
+ * problem_make (problem.c) makes it from an expression. It can first split a summed dim into pieces
+ * and the rest, which changes no sum. The later stages know dims and operators only: no pattern has
+ * a name here.
  */
 #ifndef QN_SEARCH_PROBLEM_H
 #define QN_SEARCH_PROBLEM_H
@@ -11,17 +11,17 @@
 
 enum { PROBLEM_LEAVES = 32, PROBLEM_NO_SPLIT = 255, PROBLEM_STEPS = 2 * EXPR_MAX_NODES };
 
-/* A dim of the problem: its number is a bit of all sets of dims, and the form table's number. */
+/* A dim of the problem. Its number is its bit in all sets of dims and its number in the forms. */
 struct problem_dim {
     char name[BLOCK_NAME];
     char parent[BLOCK_NAME]; /* of a split dim; "": none */
     uint32_t size;           /* as the cost model counts it */
-    bool at_run_time;        /* no program knows the size */
+    bool at_run_time;        /* the size is known at run time only */
     bool piece, rest;        /* of a split dim: which piece; the index in it */
     bool halved;             /* `swap` moves along it */
 };
 
-/* What a value may start from. */
+/* A value from which computation may start. */
 struct problem_leaf {
     char name[BLOCK_NAME];
     uint8_t op;   /* INPUT, NUMBER, SIZE */
@@ -48,7 +48,7 @@ struct problem {
     struct {
         form_id form;
         block_dims dims;
-    } step[PROBLEM_STEPS]; /* the expression's own values: always useful */
+    } step[PROBLEM_STEPS]; /* the expression's own values, always useful */
     uint32_t n_steps;
     block_dims over[N_BLOCK_OPS]; /* of reductions: the dims that they may reduce */
     block_dims reduced;           /* dims that the expression sums over */
@@ -56,7 +56,7 @@ struct problem {
     uint64_t expr;                /* hash of the targets' forms */
 };
 
-/* What a user says of dims' sizes. */
+/* Sizes of dims that a user gives. */
 struct problem_size {
     char name[BLOCK_NAME];
     uint32_t size;
@@ -65,12 +65,12 @@ struct problem_sizes {
     uint32_t n;
     struct problem_size at[BLOCK_DIMS];
 };
-/* "h=4096,i=6144". Errors: QN_EINVAL. */
+/* Parses "h=4096,i=6144". Errors: QN_EINVAL. */
 int problem_sizes_parse(struct diag *d, const char *text, struct problem_sizes *out);
 
-/* Reads the problem off an expression. split: the dim of x that is cut into pieces, d -> (d_p,
- * d_q); PROBLEM_NO_SPLIT: none. The forms belong to the table. Errors: QN_EUNSUPPORTED for
- * operators and inputs that the search does not know, QN_ELIMIT. */
+/* Makes the problem of an expression. split: the dim of x that is split into pieces, d -> (d_p,
+ * d_q); PROBLEM_NO_SPLIT: none. `forms` owns the forms. Errors: QN_EUNSUPPORTED for operators and
+ * inputs that the search does not know, QN_ELIMIT. */
 int problem_make(struct diag *d, const struct expr *x, const struct problem_sizes *sizes,
                  uint8_t split, struct forms *forms, struct problem *out);
 

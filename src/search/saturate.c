@@ -1,4 +1,4 @@
-/* saturate.c - a worklist of values: each new one meets all earlier ones. */
+/* saturate.c - a worklist of values: each new value is combined with all earlier ones. */
 #include "search/saturate.h"
 
 #include "base/array.h"
@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-enum { SEED = 20260, MAX_BYTES = 1 << 29 }; /* of cells and keys: a budget, too */
+enum { SEED = 20260, MAX_BYTES = 1 << 29 }; /* of cells and keys; also a budget */
 
 /* A class under its form, or under its cells. */
 struct key {
@@ -28,8 +28,8 @@ struct saturator {
     struct map by_key; /* struct key -> class */
     uint64_t budget;
     form_id one;
-    bool steps_only; /* only the expression's own values are wanted */
-    size_t n_own;    /* classes when all of these were there */
+    bool steps_only; /* keep only the expression's own values */
+    size_t n_own;    /* classes after that first round */
 };
 
 /* ---- classes ---- */
@@ -58,7 +58,7 @@ static int add_class(struct saturator *s, const struct value_class *c, uint16_t 
     return ARRAY_PUSH(s->d, &s->out->classes, *c);
 }
 
-/* The class of a value whose cells are there: one of equal cells and proved equal, or a new one. */
+/* The class of an evaluated value: a class of equal cells that is proved equal, or a new class. */
 static int class_of_value(struct saturator *s, struct value_class *c, uint16_t *class) {
     uint64_t found;
     c->hash = cells_hash(&c->cells);
@@ -99,7 +99,7 @@ static int add_leaf(struct saturator *s, uint32_t i) {
 
 /* ---- applications ---- */
 
-/* Whether the expression itself has the value. */
+/* Whether the value is one of the expression's own. */
 static bool is_step(const struct saturator *s, form_id form, uint32_t dims) {
     for (uint32_t i = 0; i < s->p->n_steps; i++)
         if (s->p->step[i].form == form && s->p->step[i].dims == dims) return true;
@@ -112,7 +112,8 @@ static bool is_useful(const struct saturator *s, form_id form) {
     return false;
 }
 
-/* Products with numbers are useful where the expression has them: forms bring numbers outside. */
+/* Whether a number scales a value. Such results are kept only if the expression has them: forms
+ * bring numbers outside. */
 static bool scales(const struct saturator *s, const struct application *x) {
     const struct value_class *c = s->out->classes.items;
     if ((x->op != BLOCK_OP_MUL && x->op != BLOCK_OP_DIV) || !x->has_b) return false;
@@ -120,7 +121,7 @@ static bool scales(const struct saturator *s, const struct application *x) {
            (c[x->b].leaf != BLOCK_NONE && s->p->leaf[c[x->b].leaf].op == BLOCK_OP_NUMBER);
 }
 
-/* What is the same along one of its dims has a smaller value that does as well. */
+/* A value that is constant along one of its dims is dropped: a smaller value serves as well. */
 static bool is_wanted(const struct saturator *s, form_id form, uint32_t dims) {
     if (form == FORM_NONE) return false;
     if (s->steps_only) return is_step(s, form, dims);
@@ -135,7 +136,7 @@ static int evaluate(struct saturator *s, const struct application *x, struct val
     return cells_apply(s->d, s->arena, &s->field, (enum block_op)x->op, &use, operand, &c->cells);
 }
 
-/* A quotient is of use if its divisor's inverse is: what only cancels a factor is not. */
+/* A quotient is useful if its divisor's inverse is, but not if it only cancels a factor. */
 static bool divides(const struct saturator *s, const struct application *x, const form_id forms[],
                     form_id result, uint32_t dims) {
     const form_id inverse[BLOCK_MAX_ARITY] = {s->one, forms[1]};
@@ -143,7 +144,7 @@ static bool divides(const struct saturator *s, const struct application *x, cons
            is_useful(s, form_apply(s->p->forms, BLOCK_OP_DIV, NULL, inverse));
 }
 
-/* What the first round has recorded. */
+/* Whether the first round has recorded the application. */
 static bool is_recorded(const struct saturator *s, const struct application *x, form_id form,
                         uint32_t dims) {
     return !s->steps_only && x->a < s->n_own && (!x->has_b || x->b < s->n_own) &&
@@ -175,7 +176,7 @@ static int try_application(struct saturator *s, struct application x) {
         TRY(evaluate(s, &x, &c));
         TRY(class_of_value(s, &c, &x.to));
     }
-    if (x.to < s->p->n_leaves) return QN_OK; /* it is there */
+    if (x.to < s->p->n_leaves) return QN_OK; /* the value is a leaf */
     if (is_recorded(s, &x, c.form, c.dims)) return QN_OK;
     if (x.to == x.a || (x.has_b && x.to == x.b)) return QN_OK;
     return ARRAY_PUSH(s->d, &s->out->applications, x);
@@ -222,7 +223,7 @@ static int meet(struct saturator *s, uint16_t v) {
     return QN_OK;
 }
 
-/* Test sizes: neighbours differ, so that a sum over the wrong dim shows. */
+/* Test sizes. Those of neighbouring dims differ, so that a sum over the wrong dim shows. */
 static void set_sizes(struct saturator *s) {
     static const uint32_t sizes[] = {2, 3, 5};
     for (uint32_t i = 0; i < BLOCK_MAX_DIMS; i++) s->field.sizes[i] = sizes[i % COUNT_OF(sizes)];
@@ -253,7 +254,7 @@ static int list_muls(struct saturator *s) {
     return QN_OK;
 }
 
-/* The expression's own values first: whatever the budget, there is one graph then. */
+/* Makes the expression's own values first, so that a graph exists even if the budget runs out. */
 static int run(struct saturator *s) {
     for (uint32_t i = 0; i < s->p->n_leaves; i++) TRY(add_leaf(s, i));
     s->steps_only = true;

@@ -1,13 +1,13 @@
 /* saturate.h - all values on the way from the leaves to the targets, and how each is computed.
  *
- * Values, not graphs: two ways to the same value meet in one class, so the number of classes stays
- * small where the number of graphs explodes. Stages are not here: they change no value, so one
- * saturation serves every skeleton and every cut into tasks (staged.h).
+ * It keeps values, not graphs: all ways to compute one value lead to one class. So the number of
+ * classes stays small where the number of graphs explodes. Stages come later (staged.h): they
+ * change no value, so one saturation serves every skeleton and every cut into tasks.
  *
  *   application   (operator, classes, dims)  ->  class
  *
- * A candidate is typed, then pruned by its normal form (form_useful: what cannot be a part of a
- * target is dropped), then evaluated over two fields on small dims. A class is found again by its
+ * A candidate is typed, then pruned by its normal form (form_useful: a value that cannot be a part
+ * of a target is dropped), then evaluated over two fields on small dims. Its class is found by its
  * normal form, or by its cells if the normal forms are then proved equal.
  */
 #ifndef QN_SEARCH_SATURATE_H
@@ -37,7 +37,7 @@ struct application {
 struct saturation {
     ARRAY(struct value_class) classes; /* the leaves first, in the problem's order */
     ARRAY(struct application) applications;
-    uint64_t n_tried;           /* applications that were typed: what budgets count */
+    uint64_t n_tried;           /* applications that were typed; the budget counts these */
     uint64_t n_coincidences;    /* equal cells whose normal forms were not proved equal */
     bool complete;              /* the budget sufficed */
     uint16_t target[BLOCK_OUT]; /* classes; UINT16_MAX: not found */

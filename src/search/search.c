@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-enum { SUBJECTS = 1 + BLOCK_DIMS, LOOK_UPS = 1 << 28 }; /* look-ups of forms: a budget, too */
+enum { SUBJECTS = 1 + BLOCK_DIMS, LOOK_UPS = 1 << 28 }; /* look-ups of forms; also a budget */
 
 struct search_params search_params_default(void) {
     return (struct search_params){.n_tasks = 1,
@@ -33,7 +33,7 @@ struct searcher {
     struct subject *subjects;
     uint8_t split[SUBJECTS]; /* problem_make's */
     uint32_t n_subjects;
-    /* The problems once more, for proofs: what the search has used up of forms does not count. */
+    /* The problems again, for proofs: they do not share the search's look-ups of forms. */
     struct forms *proof_forms[SUBJECTS]; /* NULL: not made yet */
     struct problem *proofs;
     struct candidates candidates;
@@ -105,7 +105,7 @@ static bool is_there(const struct search_result *r, const struct block_graph *g)
     return found;
 }
 
-/* Stabilises, verifies, proves, and keeps the graph if all of it holds. */
+/* Stabilises, verifies and proves the graph, and keeps it if all succeed. */
 static int finish(struct searcher *s, const struct candidate *c) {
     struct search_graph g = {.cost = (double)c->cost / CYCLES_UNIT, .blocks = c->blocks};
     struct diag broken = {0};

@@ -5,13 +5,13 @@
  *   skeleton.c    -> grid, loops, streams of a task
  *   staged.c      -> values in the stages of one skeleton, with costs (cycles.c)
  *   extract.c     -> the cheapest graphs of one skeleton
- *   one_task.c    -> candidates of all skeletons; two_tasks.c: with values handed over
+ *   one_task.c    -> candidates of all skeletons; two_tasks.c: with handed-over values
  *   lower.c       -> blocks
  *   stabilise.c   -> exponentials with their maxima
  *   block_prove.c -> proof by normal form
  *
- * Budgets count applications and steps, not seconds, and skeletons are independent: results are the
- * same on any number of threads.
+ * Budgets count applications and steps, not seconds, and skeletons are independent. So results are
+ * the same on any number of threads.
  */
 #ifndef QN_SEARCH_SEARCH_H
 #define QN_SEARCH_SEARCH_H
@@ -25,7 +25,7 @@ struct search_params {
     uint32_t n_loops;  /* of a task, at most: 0 to 2 */
     uint32_t n_threads;
     uint64_t max_applications; /* of a saturation */
-    uint64_t max_steps;        /* of the extraction of one skeleton; of two tasks' at most 500 */
+    uint64_t max_steps;        /* of one skeleton's extraction; with two tasks at most 500 */
     struct problem_sizes sizes;
     struct block_limits limits;
 };
@@ -40,8 +40,8 @@ struct search_graph {
 struct search_result {
     ARRAY(struct search_graph) graphs; /* cheapest first; all proved */
     uint64_t n_states;                 /* values of all saturations */
-    uint64_t n_applications;           /* that were tried */
-    uint64_t n_edges;                  /* that were kept */
+    uint64_t n_applications;           /* applications tried */
+    uint64_t n_edges;                  /* applications kept */
     uint64_t n_skeletons, n_steps;
     uint64_t n_unproved,
         n_refused;       /* graphs that were found and dropped: no proof, a rule broken */

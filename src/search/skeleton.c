@@ -35,8 +35,8 @@ static uint64_t next_subset(uint64_t subset, uint64_t of) {
     return (subset - of) & of; /* 0 after the last */
 }
 
-/* Whether a task can have the source: a dim whose size is known at run time only must be the
- * grid's, or the dim of the loop that streams it. */
+/* Whether a task can have the source: each of its dims whose size is known at run time only must be
+ * in the grid, or be the dim of the loop that streams it. */
 static bool can_have(const struct problem *p, const struct skeleton *k, const struct source *s,
                      uint64_t bit) {
     for (uint32_t dim = 0; dim < p->n_dims; dim++) {
@@ -51,8 +51,8 @@ static bool can_have(const struct problem *p, const struct skeleton *k, const st
     return true;
 }
 
-/* Adds the skeleton, without the sources that it cannot have, unless it is there or a loop of it
- * streams nothing. */
+/* Adds the skeleton without the sources that it cannot have, unless the list has it or one of its
+ * loops streams nothing. */
 static int add_skeleton(struct diag *d, const struct problem *p, const struct sources *sources,
                         struct skeleton k, struct skeletons *out) {
     for (uint32_t i = 0; i < sources->n; i++)
@@ -75,7 +75,7 @@ static int add_loops(struct diag *d, const struct problem *p, const struct sourc
     uint64_t must, may, must2, may2, subset = 0, subset2;
     streams_of(sources, k.loop, &must, &may);
     streams_of(sources, k.loop2, &must2, &may2);
-    if (k.loop == k.loop2) must2 = 0; /* what the first loop streams need not come again */
+    if (k.loop == k.loop2) must2 = 0; /* the first loop's sources need not stream again */
     do {
         k.streamed = must | subset;
         subset2 = 0;
@@ -107,7 +107,7 @@ static int add_grid(struct diag *d, const struct problem *p, const struct source
 int skeletons_make(struct diag *d, const struct problem *p, const struct sources *sources,
                    block_dims dims, uint32_t n_loops, struct skeletons *out) {
     block_dims grid = 0;
-    for (uint32_t i = 0; i < p->n_dims; i++) /* pieces are shared out, not what is in one */
+    for (uint32_t i = 0; i < p->n_dims; i++) /* a grid shares out whole pieces only */
         if (p->dim[i].rest) dims &= (block_dims) ~(1u << i);
     *out = (struct skeletons){0};
     do {

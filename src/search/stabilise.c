@@ -18,7 +18,7 @@ struct stabiliser {
 
 /* ---- editing ---- */
 
-/* Puts a node before node `at`; references move along. */
+/* Inserts a node before node `at` and adjusts references. */
 static int insert(struct stabiliser *s, struct block *b, uint8_t at, struct block_node n) {
     if (b->n_nodes == BLOCK_NODES)
         return fail(s->d, QN_ELIMIT, "%s: more than %d nodes in a task", b->name, BLOCK_NODES);
@@ -35,7 +35,7 @@ static int insert(struct stabiliser *s, struct block *b, uint8_t at, struct bloc
     return QN_OK;
 }
 
-/* The first place among the nodes of a stage or later ones. */
+/* The index of the first node of the stage or a later stage. */
 static uint8_t start_of(const struct block *b, uint32_t stage) {
     uint8_t i = b->n_in;
     while (i < b->n_nodes && b->node[i].stage < stage) i++;
@@ -93,7 +93,7 @@ static bool find_maker(const struct block_graph *g, uint32_t t, uint32_t input, 
     return false;
 }
 
-/* The degree of an operator's result; false: scaling does more than scale it. */
+/* The degree of an operator's result; false: scaling the exponential does not just scale it. */
 static bool degree_of(uint32_t op, int32_t a, int32_t b, int32_t *degree) {
     switch (op) {
     case BLOCK_OP_MUL:
@@ -164,7 +164,7 @@ static block_dims summed_dims(const struct stabiliser *s, uint32_t t) {
 
 /* ---- the exponential's own task ---- */
 
-/* In a straight stage: exp(s) -> exp(s - max(s)); *max: its node. */
+/* In a stage outside loops: exp(s) -> exp(s - max(s)); *max: the node of max(s). */
 static int subtract_maximum(struct stabiliser *s, block_dims over, uint8_t *max) {
     struct block *b = &s->g->task[s->task];
     const struct block_node *e = &b->node[s->exp];
@@ -181,7 +181,7 @@ static int subtract_maximum(struct stabiliser *s, block_dims over, uint8_t *max)
     return QN_OK;
 }
 
-/* What an accumulator sums besides the exponential: *factor is BLOCK_NONE if nothing. */
+/* *factor: what an accumulator multiplies the exponential by; BLOCK_NONE: nothing. */
 static bool split_product(const struct stabiliser *s, const struct block *b, uint8_t summed,
                           uint8_t *factor) {
     const struct block_node *n = &b->node[summed];
@@ -193,7 +193,7 @@ static bool split_product(const struct stabiliser *s, const struct block *b, uin
     return s->degree[s->task][*factor] == 0;
 }
 
-/* Whether all that the loop sums of scaled values has the form exp(s) * factor. */
+/* Whether every scaled value that the loop sums has the form exp(s) * factor. */
 static bool loop_is_online(const struct stabiliser *s, block_dims loop) {
     const struct block *b = &s->g->task[s->task];
     const int32_t *degree = s->degree[s->task];
@@ -235,7 +235,7 @@ static int make_online(struct stabiliser *s) {
     return QN_OK;
 }
 
-/* ---- what is handed over ---- */
+/* ---- handed-over values ---- */
 
 static block_dims dims_by_name(const struct block *from, block_dims dims, const struct block *to) {
     block_dims out = 0;
@@ -245,12 +245,12 @@ static block_dims dims_by_name(const struct block *from, block_dims dims, const 
     return out;
 }
 
-/* Whether task t reads scaled values and sums them over dims that the maximum has. */
+/* The dims of the maximum over which task t sums scaled values. */
 static block_dims merged_dims(const struct stabiliser *s, uint32_t t, block_dims of_max) {
     return summed_dims(s, t) & dims_by_name(&s->g->task[s->task], of_max, &s->g->task[t]);
 }
 
-/* Each scaled input must be a straight value of the exponential's own degree. */
+/* Each scaled input must have the exponential's own degree and lie in a stage outside loops. */
 static bool can_weigh(const struct stabiliser *s, uint32_t t) {
     const struct block *b = &s->g->task[t];
     for (uint32_t i = 0; i < b->n_in; i++)
@@ -272,7 +272,7 @@ static int add_maximum_input(struct stabiliser *s, struct block *b, const char n
     return QN_OK;
 }
 
-/* Every scaled input of task t, times exp(its maximum - the maximum of all parts). */
+/* Multiplies every scaled input of task t by exp(its maximum - the maximum of all parts). */
 static int weigh(struct stabiliser *s, uint32_t t, const char name[BLOCK_NAME], block_dims of_max) {
     struct block *b = &s->g->task[t];
     const block_dims dims = dims_by_name(&s->g->task[s->task], of_max, b);
@@ -317,7 +317,7 @@ static int hand_over_maximum(struct stabiliser *s, uint8_t max, char name[BLOCK_
 
 /* ---- one exponential ---- */
 
-/* The accumulator of the largest s, beside the loop's sums. */
+/* Adds the accumulator of the largest s beside the loop's sums. */
 static int add_loop_maximum(struct stabiliser *s, block_dims loop, uint8_t *max) {
     struct block *b = &s->g->task[s->task];
     const struct block_node *e = &b->node[s->exp];
@@ -332,7 +332,7 @@ static int add_loop_maximum(struct stabiliser *s, block_dims loop, uint8_t *max)
     return insert(s, b, *max, m);
 }
 
-/* Whether a later task merges scaled values of parts that have maxima of their own. */
+/* Whether a later task merges scaled values of parts with different maxima. */
 static bool is_merged(const struct stabiliser *s, block_dims of_max) {
     for (uint32_t t = s->task + 1; t < s->g->n_tasks; t++)
         if (merged_dims(s, t, of_max) != 0) return true;
@@ -347,7 +347,7 @@ static bool can_stabilise(const struct stabiliser *s, block_dims over, block_dim
     return loop == 0 || (over == loop && loop_is_online(s, loop));
 }
 
-/* The exponential's sums are over `over`, of which `loop` is its loop's dim, or empty. */
+/* The exponential's sums are over `over`. loop: the dim of its loop, or empty. */
 static int stabilise_exponential(struct stabiliser *s, block_dims over, block_dims loop) {
     struct block *b = &s->g->task[s->task];
     const block_dims of_max = b->node[s->exp].dims & (block_dims)~over;
@@ -373,7 +373,7 @@ static int stabilise_exponential(struct stabiliser *s, block_dims over, block_di
     return QN_OK;
 }
 
-/* exp(x - max(..)) has its maximum. */
+/* Whether the exponential is exp(x - max(..)). */
 static bool has_maximum(const struct block *b, uint32_t exp) {
     const struct block_node *n = &b->node[b->node[exp].a];
     if (n->op != BLOCK_OP_SUB) return false;

@@ -16,7 +16,7 @@ struct stager {
 
 /* ---- stages ---- */
 
-/* The stage of an elementwise operator on values of stages a and b; N_NO_STAGE: none. */
+/* The stage of an elementwise operator on values of stages a and b; N_NO_STAGE: not possible. */
 static uint32_t stage_together(uint32_t a, uint32_t b) {
     const uint32_t low = MIN(a, b), high = MAX(a, b);
     return low != high && block_stage_loops(low) ? N_NO_STAGE : high;
@@ -71,7 +71,7 @@ static int add_sources(struct stager *s) {
     return QN_OK;
 }
 
-/* The nodes of a class by stage; returns the bits of those that are there. */
+/* The stages in which a class has nodes, bits. */
 static uint32_t stages_of(const struct stager *s, uint16_t class) {
     uint32_t bits = 0;
     for (uint32_t stage = 0; stage < N_STAGES; stage++)
@@ -84,7 +84,7 @@ struct way {
     uint8_t op;
     bool has_b, product;
     uint16_t a, b, to;
-    block_dims dims, red; /* of what it goes through; removed */
+    block_dims dims, red; /* dims that it iterates over; dims that it removes */
 };
 
 static int add_way_in(struct stager *s, const struct way *w, uint32_t sa, uint32_t sb) {
@@ -129,7 +129,7 @@ static int add_application(struct stager *s, const struct application *x) {
     return add_way(s, &w);
 }
 
-/* A sum over the product m computes. */
+/* Adds a sum over the product that m computes, as one edge. */
 static int add_product(struct stager *s, const struct application *sum,
                        const struct application *m) {
     const struct way w = {.op = sum->op,
@@ -143,7 +143,7 @@ static int add_product(struct stager *s, const struct application *sum,
     return add_way(s, &w);
 }
 
-/* All edges between the nodes that are there; new nodes may come of it. */
+/* Adds all edges between existing nodes, which may add nodes. */
 static int add_all(struct stager *s) {
     const struct saturation *sat = s->g->s;
     for (size_t i = 0; i < sat->applications.n; i++) {

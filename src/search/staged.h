@@ -1,8 +1,8 @@
 /* staged.h - the values of a saturation as a task of one skeleton can compute them.
  *
  * A node is a value in a stage; an edge computes it from nodes whose stages it may read. A sum over
- * a loop's dim leaves the loop: it is an accumulator. A sum over a product is one edge, too, which
- * makes no product in between.
+ * a loop's dim is an accumulator: its result is in a stage after the loop. A sum over a product is
+ * also a single edge, without the product as a value.
  *
  *     node (class 7, after)  <-  acc_sum over h of mul(node (class 0, loop), node (class 2, loop))
  */
@@ -16,7 +16,7 @@ enum { STAGED_NONE = UINT16_MAX };
 struct staged_node {
     uint16_t class;
     uint8_t stage;
-    uint32_t first, n; /* edges that compute it */
+    uint32_t first, n; /* the edges that compute it */
 };
 
 struct staged_edge {
@@ -44,8 +44,8 @@ int staged_make(struct diag *d, const struct problem *p, const struct saturation
                 const struct sources *sources, const struct skeleton *k, struct staged *out);
 void staged_fini(struct staged *g);
 
-/* The stages in which a value of these dims may be a result, bits; 0: none, a grid dim is not among
- * its dims. */
+/* The stages in which a value of these dims may be a result, bits; 0: none, because its dims lack a
+ * grid dim. */
 uint32_t staged_result_stages(const struct staged *g, block_dims dims);
 
 #endif

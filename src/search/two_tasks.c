@@ -1,7 +1,7 @@
-/* two_tasks.c - graphs of two tasks: what the first hands over, and the cheapest task on each side.
+/* two_tasks.c - graphs of two tasks: the hand-over, and the cheapest task on each side of it.
  *
  * A hand-over is one value, or two that are reduced together, such as a weighted sum and the sum of
- * its weights. For each the first task's cheapest skeleton and the second's are independent.
+ * its weights. For each hand-over, the cheapest first and second tasks are independent.
  */
 #include "base/checked.h"
 #include "search/candidate.h"
@@ -9,13 +9,13 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Steps of one extraction: there is one for each hand-over and skeleton. */
+/* MAX_STEPS: of one extraction; each hand-over and skeleton has its own. */
 enum { HAND_OVERS = 1024, MAX_STEPS = 500 };
 
 struct hand_over {
     uint32_t n;
     uint16_t class[HANDED];
-    block_dims dims; /* that all of them have */
+    block_dims dims; /* dims that all of its values have */
 };
 
 /* The cheapest task on one side of a hand-over. */
@@ -24,7 +24,7 @@ struct side {
     struct block block;
 };
 
-/* Extractions of one skeleton or hand-over. */
+/* The extractions of one skeleton or hand-over. */
 struct spent {
     uint64_t n_steps;
     bool cut_short; /* a budget ran out */
@@ -44,7 +44,7 @@ struct two_tasks {
     bool cut_short;              /* there are more hand-overs than HAND_OVERS */
 };
 
-/* ---- what may be handed over ---- */
+/* ---- possible hand-overs ---- */
 
 static bool is_target(const struct two_tasks *t, uint16_t class) {
     for (uint32_t i = 0; i < t->s->problem.n_targets; i++)
@@ -60,8 +60,7 @@ static void add_hand_over(struct two_tasks *t, uint32_t n, uint16_t a, uint16_t 
         (struct hand_over){n, {a, b}, n == 1 ? c[a].dims : (block_dims)(c[a].dims & c[b].dims)};
 }
 
-/* The dims that an application removes where the class is made by a sum; 0: it is made otherwise.
- */
+/* The dims that a sum removes to make the class; 0: no sum makes it. */
 static block_dims summed_over(const struct two_tasks *t, uint16_t class) {
     const struct saturation *s = &t->s->saturation;
     for (size_t i = 0; i < s->applications.n; i++)
@@ -156,7 +155,7 @@ static size_t best_skeleton(const struct two_tasks *t, uint32_t h) {
     return best;
 }
 
-/* Makes the block of the best first task once more. */
+/* Makes the block of the best first task again. */
 static int make_first(struct diag *d, struct two_tasks *t, uint32_t h) {
     const size_t best = best_skeleton(t, h);
     const struct goals goals = goals_of(&t->hand_over[h]);

@@ -16,7 +16,7 @@ static bool same(const char *given, const char *key) {
     return differ == 0;
 }
 
-/* The last key that is the same; all are looked at. */
+/* The index of the last key that is the same; compares all of them. */
 static int which(const char *given, const char *const *keys, size_t n_keys) {
     int found = AUTH_REFUSED;
     for (size_t i = 0; i < n_keys; i++)
@@ -30,7 +30,7 @@ static int digit(char c) {
     return at ? (int)(at - digits) : -1;
 }
 
-/* base64; false: it is none, or too long. */
+/* Decodes base64; false if the text is not base64, or too long. */
 static bool decode(const char *text, char out[MAX_BASIC]) {
     unsigned bits = 0, n_bits = 0;
     size_t n = 0;

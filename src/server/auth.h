@@ -7,7 +7,7 @@
 
 enum { AUTH_NO_KEYS = -1, AUTH_REFUSED = -2 };
 
-/* Which of the keys it is, or AUTH_NO_KEYS where none is asked for. */
+/* The index of the request's key in keys, AUTH_NO_KEYS if n_keys is 0, or AUTH_REFUSED. */
 int auth_key(const struct http_exchange *x, const char *const *keys, size_t n_keys);
 
 #endif

@@ -24,12 +24,12 @@ static int no_memory(struct reader *r) {
 
 /* ---- tools ---------------------------------------------------------------------------------- */
 
-/* One API's words for a tool: where it is, what its parameters are called. */
+/* One API's words for a tool: where its members are, and the name of its parameters. */
 struct tool_words {
     const char *inside; /* the object that has name and parameters; NULL: the tool itself */
     const char *parameters;
-    const char *type;   /* what a tool of functions has for its type ... */
-    bool may_have_none; /* ... or nothing */
+    const char *type;   /* the `type` of a tool that is a function ... */
+    bool may_have_none; /* ... which may be missing */
     bool skips;         /* tools of other types are left out, not refused */
 };
 
@@ -42,7 +42,7 @@ static const struct tool_words *words_of(const struct reader *r) {
     return r->c->route->api & (MESSAGES | COUNT) ? &messages_words : &chat_words;
 }
 
-/* Before anything is made of the tools, their size is bounded. */
+/* Bounds the size of the tools before anything else is made of them. */
 static int write_tool(struct reader *r, const json_t *tool) {
     struct strbuf *b = &r->u->tools_text;
     char *text = json_dumps(tool, JSON_COMPACT);
@@ -121,7 +121,7 @@ static int read_tools(struct reader *r) {
 
 /* ---- the choice ----------------------------------------------------------------------------- */
 
-/* What a choice is called: as a word in OpenAI's APIs, as a type in Anthropic's. */
+/* The names of a choice: a word in OpenAI's APIs, a type in Anthropic's. */
 static const struct {
     const char *word, *type;
     enum tool_choice choice;
@@ -171,7 +171,7 @@ static int read_choice(struct reader *r) {
 
 /* ---- thoughts ------------------------------------------------------------------------------- */
 
-/* A variable of the template, unless the request has set it itself. */
+/* Sets a variable of the template, unless the request sets it itself. */
 static int set_variable(struct reader *r, const char *name, json_t *value) {
     if (!r->u->kwargs) r->u->kwargs = json_object();
     if (json_object_get(r->u->kwargs, name)) {
@@ -181,7 +181,7 @@ static int set_variable(struct reader *r, const char *name, json_t *value) {
     return json_object_set_new(r->u->kwargs, name, value) == 0 ? QN_OK : no_memory(r);
 }
 
-/* Templates differ in what they call the switch. */
+/* Templates have different names for the switch. */
 static int switch_thoughts(struct reader *r, bool on) {
     TRY(set_variable(r, "enable_thinking", json_boolean(on)));
     return set_variable(r, "thinking", json_boolean(on));

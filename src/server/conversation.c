@@ -118,7 +118,7 @@ json_t *conversation_assistant(json_t *messages, bool anew) {
     return json_array_append_new(messages, last) == 0 ? last : NULL;
 }
 
-/* Arguments as templates want them: an object, or, where they are none, the text that they are. */
+/* Arguments as templates want them: an object, or the text itself if it is no JSON object. */
 static json_t *arguments_of(const json_t *v) {
     const char *text = json_string_value(v);
     json_t *object = NULL;
@@ -175,7 +175,7 @@ static unsigned depth_of(const json_t *v) {
     return 1 + deepest;
 }
 
-/* Names that a request may not give to the template: they are the function's own arguments. */
+/* Refuses variables with the names of the template function's own arguments. */
 static int check_kwargs(struct problem *p, const json_t *kwargs, size_t n_bytes) {
     static const char *const own[] = {"messages", "tools",         "documents",
                                       "template", "chat_template", "tokenize"};
@@ -203,7 +203,7 @@ int conversation_tokenize(struct call *c, const char *text, size_t n, bool add_s
                        error.message);
 }
 
-/* The conversation as the template's text. */
+/* Renders the conversation into the template's text. */
 static int render(struct call *c, const struct conversation *talk, const char *kwargs, char **text,
                   size_t *n) {
     qn_chat_params params;

@@ -23,7 +23,7 @@ static bool is_given(const json_t *v) {
     return v && !json_is_null(v);
 }
 
-/* The assistant's turn: text, calls, thoughts; one of them must be there. */
+/* The assistant's turn: text, calls, thoughts; at least one of them is required. */
 static int add_assistant(struct problem *p, const json_t *message, const char *path,
                          json_t *messages) {
     char at[96];

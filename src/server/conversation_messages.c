@@ -6,16 +6,16 @@
 #include <stdio.h>
 #include <string.h>
 
-/* One block of a message: its place, and the message that it goes to. */
+/* One block of a message: its path, and the message that it is added to. */
 struct block {
     struct problem *p;
     const json_t *json;
     char path[96];
     json_t *messages;
-    json_t *into; /* the present message; NULL: none is begun */
+    json_t *into; /* the current message; NULL: not begun yet */
 };
 
-/* More of a field of the present message, which is a text. */
+/* Appends to a text field of the current message. */
 static int append(struct block *b, const char *field, const json_t *text, const char *name) {
     char at[128];
     const json_t *before = json_object_get(b->into, field);
@@ -38,7 +38,7 @@ static int take_thinking(struct block *b) {
     return append(b, "reasoning_content", json_object_get(b->json, "thinking"), "thinking");
 }
 
-/* Thoughts that only their writer can read. */
+/* Ignores encrypted thoughts, which only their provider can read. */
 static int take_nothing(struct block *b) {
     (void)b;
     return QN_OK;
@@ -50,7 +50,7 @@ static int take_call(struct block *b) {
                                  json_object_get(b->json, "input"));
 }
 
-/* What the user says behind a result is a message of its own. */
+/* User text after a result becomes a message of its own. */
 static int take_result(struct block *b) {
     char at[128];
     snprintf(at, sizeof at, "%s.content", b->path);

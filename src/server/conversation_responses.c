@@ -27,7 +27,7 @@ static int take_message(struct item *it) {
     snprintf(at, sizeof at, "%s.content", it->path);
     const json_t *content = json_object_get(it->json, "content");
     const json_t *last = json_array_get(it->messages, json_array_size(it->messages) - 1);
-    /* What follows a thought belongs to it. */
+    /* An assistant message after a thought belongs to the same message. */
     if (strcmp(role, "assistant") == 0 && json_object_get(last, "reasoning_content") &&
         json_string_length(json_object_get(last, "content")) == 0)
         into = (json_t *)last;
@@ -38,7 +38,7 @@ static int take_message(struct item *it) {
     return conversation_set(it->p, into, "content", text);
 }
 
-/* Calls stand in one message with the text and the calls before them. */
+/* A call joins the message of the text and the calls before it. */
 static int take_call(struct item *it) {
     json_t *into = conversation_assistant(it->messages, false);
     if (!into) return no_memory(it);
@@ -65,7 +65,7 @@ static void add_texts(const json_t *parts, struct strbuf *text) {
     }
 }
 
-/* A thought: its text, else its summary; one that only its writer can read says nothing. */
+/* A thought: its text, else its summary. An encrypted thought has neither and adds nothing. */
 static int take_reasoning(struct item *it) {
     struct strbuf text = {0};
     int rc = QN_OK;

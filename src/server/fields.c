@@ -60,7 +60,7 @@ static int check_number(struct reader *r, const struct field_row *row, const jso
     return in_range(r, row, json_number_value(v), row->high);
 }
 
-/* Code points, as JSON Schema counts. */
+/* Counts code points, like JSON Schema. */
 static size_t characters(const json_t *text) {
     const char *bytes = json_string_value(text);
     size_t n = 0;
@@ -234,7 +234,7 @@ static int find(const char *name, uint32_t api) {
 static int unknown(struct reader *r, const char *name) {
     if (r->limits->strict)
         return problem_set(r->p, PROBLEM_UNKNOWN, name, "%.80s: unknown field", name);
-    if (r->ignored->n < 512) { /* of a header's line */
+    if (r->ignored->n < 512) { /* to fit into a header's line */
         strbuf_printf(r->ignored, "%s%.40s", r->ignored->n ? ", " : "", name);
         status_one_line(r->ignored->text);
         for (char *at = r->ignored->text; at && *at; at++)

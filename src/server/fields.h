@@ -1,7 +1,7 @@
-/* fields.h - the fields of a request's body, as fields.def has them.
+/* fields.h - the fields of a request's body, as fields.def lists them.
  *
- * fields_read holds every field of an object to its row; what passed is there as a JSON value of
- * the right type and range. The values belong to the object.
+ * fields_read checks every field of an object against its row. A field that passes is available as
+ * a JSON value of the right type and range. The values belong to the object.
  */
 #ifndef QN_SERVER_FIELDS_H
 #define QN_SERVER_FIELDS_H
@@ -72,15 +72,15 @@ struct fields {
     const json_t *value[N_FIELDS]; /* NULL: not given, or null */
 };
 
-/* What is refused beyond the table. */
+/* Limits beyond those of the table. */
 struct field_limits {
-    int64_t n_vocab;      /* token ids are below; 0: not checked */
+    int64_t n_vocab;      /* token ids must be smaller; 0: not checked */
     int64_t max_logprobs; /* of logprobs and top_logprobs */
     bool strict;          /* unknown names are refused */
 };
 
-/* Reads the object's fields for one API. `ignored` gets the names that nobody knows, separated by
- * ", ". */
+/* Reads the object's fields for one API. `ignored` collects the unknown names, with
+ * ", " between them. */
 int fields_read(struct problem *p, const json_t *object, uint32_t api,
                 const struct field_limits *limits, struct fields *f, struct strbuf *ignored);
 

@@ -11,7 +11,7 @@
 
 enum { PIECE = 4096, SAMPLES = 1024, MAX_FILES = 4096 };
 
-/* Size, beginning, and pieces at equal distances. */
+/* Hashes the size, and pieces at equal distances from the beginning on. */
 static uint64_t hash_file(const char *path, uint64_t hash) {
     unsigned char piece[PIECE];
     FILE *f = fopen(path, "rb");
@@ -46,7 +46,8 @@ static uint64_t hash_dir(const char *dir, uint64_t hash) {
     return hash;
 }
 
-/* The device but for what does not change bits: "2 threads, avx512bf16" counts from the comma. */
+/* The device without the parts that do not change bits: "2 threads, avx512bf16" from its comma
+ * on. */
 static const char *kind_of(const char *device) {
     const char *threads = strstr(device, " thread"), *comma = threads ? strchr(threads, ',') : NULL;
     return comma ? comma : device;

@@ -1,7 +1,7 @@
-/* fingerprint.h - system_fingerprint: equal ones promise equal bits.
+/* fingerprint.h - system_fingerprint: equal fingerprints promise equal bits.
  *
  * It is a hash of what bits depend on: quern's version, instruction set or device, types, program,
- * config.json and the weights. Of large files the size and a sample of the bytes count. */
+ * config.json and the weights. Of large files only the size and a sample of bytes are hashed. */
 #ifndef QN_SERVER_FINGERPRINT_H
 #define QN_SERVER_FINGERPRINT_H
 

@@ -44,7 +44,7 @@ static void write_logprobs(const struct choice *c, struct strbuf *b) {
     json_write_close(b, '}');
 }
 
-/* A call, or the next piece of its arguments. */
+/* Writes a call, or the next piece of its arguments. */
 static void write_call(const struct part *p, size_t index, bool is_delta, bool begins,
                        const char *arguments, size_t n, struct strbuf *b) {
     json_write_open(b, NULL, '{');
@@ -123,7 +123,7 @@ static void open_delta(const struct choice *c, struct strbuf *b) {
     json_write_open(b, "delta", '{');
 }
 
-/* The log-probabilities go out with the first of the chunks that tell of the same tokens. */
+/* The first of the chunks about the same tokens carries their log-probabilities. */
 static void close_delta(struct choice *c, struct strbuf *b) {
     json_write_close(b, '}');
     if (c->tokens.n > 0)
@@ -135,7 +135,7 @@ static void close_delta(struct choice *c, struct strbuf *b) {
     format_chunk_close(c->gen, b);
 }
 
-/* What of a part is new, the call's number among calls. */
+/* Writes the new text of a part; index: the call's number among calls. */
 static void write_part(struct choice *c, struct part *p, size_t index, struct strbuf *b) {
     const char *text = strbuf_text(&p->text) + p->n_written;
     const size_t n = p->text.n - p->n_written;
@@ -156,7 +156,7 @@ static void write_part(struct choice *c, struct part *p, size_t index, struct st
     p->begun = true;
 }
 
-/* A choice's chunks: its role, then what it has, then how it ended. */
+/* A choice's chunks: its role, then its new parts, then how it ended. */
 static void delta(struct choice *c, struct strbuf *b) {
     if (!c->begun) {
         open_delta(c, b);
@@ -200,7 +200,7 @@ static const struct format format = {
 
 /* ---- the body ------------------------------------------------------------------------------- */
 
-/* The prompt, whose text is the caller's. */
+/* Adds the prompt; its text is the caller's. */
 static int add_prompt(struct gen *g, const struct chat_use *u, char **text) {
     struct call *c = g->call;
     struct conversation talk = {.tools = u->tools,

@@ -26,7 +26,7 @@ static void write_tops(const struct gen *g, const struct gen_token *t, const str
     strbuf_fini(&text);
 }
 
-/* Four arrays of the tokens that are pending; each is written by a walk of its own. */
+/* Writes four arrays of the pending tokens, each by a loop of its own. */
 static void write_logprobs(struct choice *c, struct strbuf *b) {
     const struct gen *g = c->gen;
     struct strbuf text = {0}, tops = {0}, offsets = {0}, numbers = {0};

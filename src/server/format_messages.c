@@ -42,7 +42,7 @@ static void close_message(const struct gen *g, struct strbuf *b) {
     json_write_close(b, '}');
 }
 
-/* Arguments that a model has got wrong, or that are cut off, are in an object all the same. */
+/* Wraps arguments that are malformed or truncated into an object all the same. */
 static void write_input(const struct part *p, struct strbuf *b) {
     json_t *v = json_loadb(strbuf_text(&p->text), p->text.n, JSON_ALLOW_NUL, NULL);
     if (json_is_object(v)) {
@@ -55,7 +55,7 @@ static void write_input(const struct part *p, struct strbuf *b) {
     json_decref(v);
 }
 
-/* A block; is_whole false: as it begins. */
+/* Writes a block; is_whole false: in the state in which it begins. */
 static void write_block(const struct part *p, bool is_whole, struct strbuf *b, const char *key) {
     const size_t n = is_whole ? p->text.n : 0;
     json_write_open(b, key, '{');
@@ -76,7 +76,7 @@ static void write_block(const struct part *p, bool is_whole, struct strbuf *b, c
     json_write_close(b, '}');
 }
 
-/* An answer that says nothing has an empty text. */
+/* An empty answer is one empty text. */
 static const struct part nothing = {.kind = QN_PIECE_TEXT};
 
 static void whole(struct gen *g, struct strbuf *b) {
@@ -117,7 +117,7 @@ static void stop_block(size_t index, struct strbuf *b) {
     close_event(b);
 }
 
-/* What of a part is new. */
+/* Writes the new text of a part. */
 static void write_part(struct part *p, size_t index, struct strbuf *b) {
     static const struct {
         const char *type, *field;
@@ -136,7 +136,7 @@ static void write_part(struct part *p, size_t index, struct strbuf *b) {
     p->n_written = p->text.n;
 }
 
-/* Blocks follow each other: one ends where the next one begins. */
+/* Blocks follow each other: each ends where the next one begins. */
 static void delta(struct choice *c, struct strbuf *b) {
     for (size_t i = 0; i < c->parts.n; i++) {
         struct part *p = &c->parts.items[i];

@@ -9,10 +9,10 @@
 
 /* ---- answers -------------------------------------------------------------------------------- */
 
-/* An item of the output: what a part of the answer is called here. */
+/* The words for an item of the output, by the kind of its part. */
 static const struct item_kind {
     const char *type, *prefix; /* of the item's id */
-    const char *content;       /* type of what the item has; NULL: nothing, it has arguments */
+    const char *content;       /* type of its content; NULL: it has arguments instead */
     const char *event;         /* "response.EVENT.delta" */
 } kinds[] = {
     [QN_PIECE_REASONING] = {"reasoning", "rs_", "reasoning_text", "reasoning_text"},
@@ -20,7 +20,7 @@ static const struct item_kind {
     [QN_PIECE_CALL] = {"function_call", "fc_", NULL, "function_call_arguments"},
 };
 
-/* An answer that says nothing has an empty message. */
+/* An empty answer is one empty message. */
 static const struct part nothing = {.kind = QN_PIECE_TEXT};
 
 struct item {
@@ -48,7 +48,7 @@ static void write_content(const struct item *it, bool is_whole, struct strbuf *b
     json_write_close(b, '}');
 }
 
-/* is_whole false: as it begins. */
+/* is_whole false: in the state in which it begins. */
 static void write_item(const struct item *it, bool is_whole, const char *status, struct strbuf *b,
                        const char *key) {
     const struct part *p = it->part;
@@ -91,7 +91,7 @@ static const char *status_of(const struct choice *c) {
     return c->finish == QN_FINISH_LENGTH ? "incomplete" : "completed";
 }
 
-/* Fields that the answer repeats as the request has them. */
+/* Fields of the request that the answer repeats unchanged. */
 static const struct {
     enum field field;
     const char *name, *fallback;
@@ -120,7 +120,7 @@ static void write_settings(const struct gen *g, struct strbuf *b) {
                   "\"user\":null,\"metadata\":{},\"background\":false");
 }
 
-/* Only the last item may be cut off. */
+/* Only the last item may be truncated. */
 static const char *item_status(const struct gen *g, size_t index) {
     const struct choice *c = &g->choices[0];
     return index + 1 < c->parts.n ? "completed" : status_of(c);
@@ -174,7 +174,7 @@ static void open_event(struct gen *g, struct strbuf *b, const char *type) {
     json_write_int(b, "sequence_number", (int64_t)g->sequence++);
 }
 
-/* An event of an item's content, or of its arguments. */
+/* Opens an event about an item's content or arguments. */
 static void open_part_event(struct gen *g, const struct item *it, const char *type,
                             struct strbuf *b) {
     char id[64];
@@ -219,7 +219,7 @@ static void write_delta(struct gen *g, const struct item *it, struct strbuf *b) 
     close_event(b);
 }
 
-/* The last events of an item repeat all of it. */
+/* The last events of an item repeat its whole content. */
 static void stop_item(struct gen *g, const struct item *it, const char *status, struct strbuf *b) {
     const struct part *p = it->part;
     const bool is_call = p->kind == QN_PIECE_CALL;
@@ -241,7 +241,7 @@ static void stop_item(struct gen *g, const struct item *it, const char *status, 
     close_event(b);
 }
 
-/* Items follow each other: one ends where the next one begins. */
+/* Items follow each other: each ends where the next one begins. */
 static void delta(struct choice *c, struct strbuf *b) {
     struct gen *g = c->gen;
     for (size_t i = 0; i < c->parts.n; i++) {
@@ -304,7 +304,8 @@ static int add_prompt(struct gen *g, const struct chat_use *u, char **text) {
     return rc == QN_OK ? gen_add_prompt(g, ids, n, NULL) : rc;
 }
 
-/* What the answer repeats, written down: the request's JSON is gone when it is needed. */
+/* Stores the fields to repeat as text, because the request's JSON is freed before they are
+ * needed. */
 static int keep_fields(struct gen *g) {
     for (size_t i = 0; i < N_ECHOED; i++) {
         const json_t *v = g->call->fields.value[echoed[i].field];

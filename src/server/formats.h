@@ -19,8 +19,8 @@ int responses_work(struct call *c);
 void format_head(const struct gen *g, struct strbuf *b, const char *object);
 /* "usage": {...} in OpenAI's format. */
 void format_usage(const struct gen *g, struct strbuf *b);
-/* A streamed chunk of `object` around its choices; after the last choice, if the client asked for
- * it, one with the usage alone. */
+/* Open and close a streamed chunk of `object` around its choices. After the last choice comes a
+ * chunk with the usage alone, if the client requested it. */
 void format_chunk_open(const struct gen *g, struct strbuf *b, const char *object);
 void format_chunk_close(const struct gen *g, struct strbuf *b);
 void format_chunk_end(struct gen *g, struct strbuf *b, const char *object);

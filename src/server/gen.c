@@ -73,7 +73,7 @@ static void read_biases(struct gen *g, const json_t *v) {
     g->sampling.n_logit_bias = n;
 }
 
-/* The room that each prompt needs beside max_tokens. */
+/* Checks the space in the context that each prompt needs beside max_tokens. */
 static int check_room(struct gen *g, enum field max_tokens) {
     const char *name = field_table[max_tokens].name;
     const uint64_t most = g->call->server->info.max_model_len;
@@ -97,7 +97,8 @@ static int check_sampling(struct gen *g) {
     return problem_set(&g->call->problem, PROBLEM_VALUE, name, "%s", error.message);
 }
 
-/* Callers with different keys or salts do not see each other's prefixes, nor by time. */
+/* Requests with different keys or salts share no prefixes, so timing does not reveal them
+ * either. */
 static uint32_t cache_space(const struct call *c) {
     const char *salt = fields_text(&c->fields, F_CACHE_SALT, "");
     if (c->key < 0 && !*salt) return 0;
@@ -105,7 +106,7 @@ static uint32_t cache_space(const struct call *c) {
     return 1 + (uint32_t)(hash_bytes(salt, strlen(salt), seed) % (QN_MAX_CACHE_SPACE - 1u));
 }
 
-/* A positive number that a float has no place for is the least one. */
+/* A positive number that underflows a float becomes the smallest positive one. */
 static float above_zero(double x) {
     return x > 0 && x < (double)FLT_MIN ? FLT_MIN : (float)x;
 }
@@ -122,7 +123,7 @@ int gen_set_structured(struct gen *g, const char *param, int kind, const char *t
     return QN_OK;
 }
 
-/* The same from a text, or from JSON that is written down. */
+/* The same from a JSON value: a string is the text, anything else is serialized. */
 static int set_structured(struct gen *g, const char *param, int kind, const json_t *v) {
     char *text = json_is_string(v) ? NULL : json_dumps(v, JSON_COMPACT | JSON_ENCODE_ANY);
     const int rc = gen_set_structured(g, param, kind, text ? text : json_string_value(v));
@@ -180,7 +181,7 @@ static int read_structured(struct gen *g, const json_t *all) {
                        "structured_outputs: want json, regex, choice or grammar only");
 }
 
-/* A parameter that the body has. */
+/* Reads a parameter that the body gives. */
 static void read_param(struct gen *g, const struct sampling_row *row, enum field field, void *at) {
     const struct fields *f = &g->call->fields;
     const json_t *v = f->value[field];
@@ -280,7 +281,7 @@ static void add_choice(struct server *s, struct choice *c) {
     c->gen->n_running++;
 }
 
-/* The choice has ended: no output of its request is asked for any more. */
+/* The choice has ended: later outputs of its request are not read. */
 static void remove_choice(struct server *s, struct choice *c) {
     struct choice **at = bucket_of(s, c->request);
     while (*at && *at != c) at = &(*at)->chain;
@@ -304,7 +305,7 @@ static void unlink_gen(struct server *s, struct gen *g) {
     s->n_gens--;
 }
 
-/* Takes the generation out of the server; its call stays. */
+/* Removes the generation from the server; its call stays. */
 static void leave(struct gen *g) {
     struct server *s = g->call->server;
     for (size_t i = 0; i < g->n_choices; i++)
@@ -354,7 +355,8 @@ void gen_gone(struct gen *g) {
 
 /* ---- writing -------------------------------------------------------------------------------- */
 
-/* Writes what the choices have, as far as the client takes it; ends the stream after the last. */
+/* Writes the choices' output as far as the client takes it; ends the stream after the last
+ * choice. */
 static void flush(struct gen *g) {
     if (http_stream_full(g->call->x)) return;
     for (size_t i = 0; i < g->n_choices; i++) {
@@ -403,7 +405,7 @@ static int submit(struct gen *g, struct choice *c);
 static void add_token(struct choice *c, int32_t id, float logprob, const qn_token_logprob *top,
                       size_t n_top) {
     if (ARRAY_PUSH(NULL, &c->tokens, (struct gen_token){id, logprob, top, n_top}) != QN_OK)
-        c->text.failed = true; /* asked once, when the answer is written */
+        c->text.failed = true; /* checked once, when the answer is written */
 }
 
 /* The prompt's part of an echo: its text, and its tokens' log-probabilities. */
@@ -458,7 +460,8 @@ static void observe_end(const struct choice *c) {
     if (c->n_tokens > 1) metrics_observe(m, HISTOGRAM_TPOT, decode / (c->n_tokens - 1));
 }
 
-/* What of the prompt came from the prefix cache; a call's prompt counts once for all its choices.
+/* Counts prompt tokens found in the prefix cache. A call counts each prompt once for all its
+ * choices.
  */
 static void count_cached(struct choice *c) {
     struct gen *g = c->gen;
@@ -466,7 +469,7 @@ static void count_cached(struct choice *c) {
     if (c->goes_on || qn_request_get_stats(c->request, &stats) != QN_OK) return;
     metrics_add(&g->call->server->metrics, COUNTER_CACHED, stats.cached_tokens);
     if (c->index % g->n == 0) g->n_cached_tokens += stats.cached_tokens;
-    c->goes_on = true; /* what another request finds there is its own */
+    c->goes_on = true; /* a second request finds its own tokens there */
 }
 
 /* One output of the engine into its choice. */
@@ -493,15 +496,15 @@ static void take(struct choice *c, const qn_output *out) {
     remove_choice(g->call->server, c);
 }
 
-/* The engine answers nobody any more. */
+/* The engine has failed: no request gets output any more. */
 static void break_down(struct server *s, int code, const char *message) {
     snprintf(s->trouble, sizeof s->trouble, "%s", message);
     s->phase = PHASE_STALLED;
     s->result = code;
 }
 
-/* Another request takes the place of a choice's first one; where the context has no room for it the
- * answer ends. */
+/* A second request replaces a choice's first one. If the context has no space for it, the answer
+ * ends. */
 static int go_on(struct gen *g, struct choice *c) {
     struct server *s = g->call->server;
     count_cached(c);
@@ -518,7 +521,7 @@ static int go_on(struct gen *g, struct choice *c) {
     return QN_OK;
 }
 
-/* The next output of a choice. */
+/* Reads the next output of a choice. */
 static void advance(struct server *s, struct choice *c) {
     struct gen *g = c->gen;
     qn_output out = {.struct_size = sizeof out};
@@ -546,14 +549,14 @@ static void advance(struct server *s, struct choice *c) {
         finish_whole(g);
 }
 
-/* One output of each request that has one; whether there was any. */
+/* Reads one output of each ready request; returns whether there was any. */
 static bool poll_once(struct server *s) {
     qn_request *ready[READY_AT_ONCE];
     qn_error error;
     size_t n = 0, n_found = 0;
     const int rc = qn_engine_wait_any(s->engine, 0, ready, READY_AT_ONCE, &n, &error);
     if (rc != QN_OK && rc != QN_EBUSY) break_down(s, rc, error.message);
-    /* An answer that ends frees all of its requests: each is looked up when its turn comes. */
+    /* An answer that ends frees all of its requests, so each is looked up just before its turn. */
     for (size_t i = 0; i < n && s->phase != PHASE_STALLED; i++) {
         struct choice *c = find_choice(s, ready[i]);
         n_found += c != NULL;

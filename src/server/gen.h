@@ -1,11 +1,12 @@
-/* gen.h - a generation: the choices of one call, their requests in the engine, and what of their
- * output is not written yet.
+/* gen.h - a generation: the choices of one call, their requests in the engine, and the output that
+ * is not written yet.
  *
  *   work thread          loop                                   loop
  *   format's work ──► gen_start: submit all choices ──► gen_poll: outputs ──► format ──► bytes
  *
- * An answer in one piece keeps all output until the last choice has ended. A stream writes what
- * came at once while its client takes it; while not, output gathers here and goes out as one event.
+ * An answer in one piece keeps all output until the last choice has ended. A stream writes new
+ * output at once while its client takes it. While the client does not, output gathers here and goes
+ * out later as one event.
  */
 #ifndef QN_SERVER_GEN_H
 #define QN_SERVER_GEN_H
@@ -19,7 +20,7 @@ enum { GEN_MAX_CHOICES = 1024, GEN_ECHOED = 5 };
 struct gen_prompt {
     int32_t *ids;
     size_t n_ids;
-    char *text; /* for echo; NULL: made of the ids */
+    char *text; /* for echo; NULL: decoded from the ids */
 };
 
 struct gen_token {
@@ -39,14 +40,14 @@ struct part {
     bool begun;         /* the format's own: its first event is written */
 };
 
-/* How the choices of a chat are taken apart (parts.c). */
+/* Settings for taking the choices of a chat apart (parts.c). */
 struct plan {
     qn_answer_params params;
     char *tools, *prompt;
-    qn_answer **answers; /* [n] until the choices have them; NULL: no chat */
+    qn_answer **answers; /* [n] until the choices take them over; NULL: no chat */
     bool shows_thoughts;
-    bool later;     /* the form that the answer has begins behind a thought, if there is one */
-    int64_t budget; /* tokens that may be thought; -1: no bound */
+    bool later;     /* the answer's form begins after a thought, if there is one */
+    int64_t budget; /* tokens that a thought may have; -1: no bound */
 };
 
 struct choice {
@@ -55,8 +56,8 @@ struct choice {
     uint32_t index, prompt;
     struct choice *chain; /* next in its bucket */
     struct strbuf text;
-    ARRAY(struct gen_token) tokens; /* where log-probabilities are wanted */
-    size_t text_offset;             /* characters of the tokens that were written */
+    ARRAY(struct gen_token) tokens; /* where log-probabilities are requested */
+    size_t text_offset;             /* characters of the tokens written so far */
     uint32_t n_tokens;
     int finish; /* QN_RUNNING ... */
     char *stop; /* the text that ended it; NULL: none */
@@ -67,12 +68,12 @@ struct choice {
     qn_answer *answer; /* NULL: the output is `text` */
     ARRAY(struct part) parts;
     uint32_t n_calls;
-    bool has_news;           /* parts have what was not written */
-    bool free_form;          /* the form that waits does not hold yet */
+    bool has_news;           /* parts have unwritten output */
+    bool free_form;          /* the later form (plan.later) does not hold yet */
     bool goes_on;            /* its request is not the first one */
     uint32_t n_thought;      /* tokens */
-    ARRAY(int32_t) ids;      /* of the first request's output, where another one may go on */
-    struct gen_prompt again; /* of the request that goes on; ids NULL: none does */
+    ARRAY(int32_t) ids;      /* output of the first request, kept where a second one may follow */
+    struct gen_prompt again; /* prompt of the second request; ids NULL: none follows */
 };
 
 /* How one API writes its answers; each function appends. */
@@ -81,9 +82,9 @@ struct format {
     const char *call_prefix;                           /* of ids of calls */
     void (*whole)(struct gen *g, struct strbuf *b);    /* the answer in one piece */
     void (*start)(struct gen *g, struct strbuf *b);    /* of a stream; may be NULL */
-    void (*delta)(struct choice *c, struct strbuf *b); /* what the choice has, and its end */
+    void (*delta)(struct choice *c, struct strbuf *b); /* new output of the choice, and its end */
     void (*end)(struct gen *g, struct strbuf *b);      /* of a stream */
-    void (*failed)(struct gen *g, const struct problem *p, struct strbuf *b); /* its other end */
+    void (*failed)(struct gen *g, const struct problem *p, struct strbuf *b); /* for a problem */
     const char *ping;                                                         /* while silent */
 };
 
@@ -107,7 +108,7 @@ struct gen {
     uint64_t n_prompt_tokens, n_output_tokens, n_cached_tokens, n_thought_tokens;
     struct plan plan;
     char *echoed[GEN_ECHOED]; /* fields that the answer repeats, where the format has them */
-    uint64_t written_ns;      /* of the last bytes */
+    uint64_t written_ns;      /* when bytes were last written */
     uint64_t sequence;        /* numbers of events, where the format has them */
     bool streaming;           /* the answer's header is out */
     struct gen *before, *next;
@@ -115,30 +116,31 @@ struct gen {
 
 /* Makes c->gen for one format, without prompts. Errors: PROBLEM_INTERNAL. */
 int gen_new(struct call *c, const struct format *format);
-/* Adds a prompt, whose ids and text become the generation's; also after a failure. */
+/* Adds a prompt. The generation takes over its ids and text, also after a failure. */
 int gen_add_prompt(struct gen *g, int32_t *ids, size_t n_ids, char *text);
-/* Sampling parameters from the fields, held to the engine's bounds. */
+/* Reads the sampling parameters from the fields and checks them against the engine's bounds. */
 int gen_read_sampling(struct gen *g, enum field max_tokens, enum field stop);
-/* What the whole output must be: a QN_STRUCTURED_... of this text. `param` asks for it. */
+/* Sets what the whole output must be: a QN_STRUCTURED_... with this text. `param` is the field that
+ * requests it. */
 int gen_set_structured(struct gen *g, const char *param, int kind, const char *text);
-/* response_format, or a field like it: {type, schema}, the schema where `inside` says (NULL:
- * there).
+/* Reads response_format, or a field like it: {type, schema}. `inside` names the member that holds
+ * the schema; NULL: the object itself.
  */
 int gen_read_format(struct gen *g, const char *param, const json_t *v, const char *inside);
-/* A stream has usage where its options say so. */
+/* Reads whether a stream reports its usage. */
 int gen_read_stream_options(struct gen *g);
 void gen_free(struct gen *g);
 
 /* ---- on the loop ---------------------------------------------------------------------------- */
 
 void gen_start(struct call *c);
-/* Takes what the engine has. */
+/* Reads the engine's new outputs. */
 void gen_poll(struct server *s);
 void gen_gone(struct gen *g);
 void gen_room(struct gen *g);
-/* Once a second: pings. */
+/* Sends pings; called once a second. */
 void gen_tick(struct server *s);
-/* Ends all with a problem. */
+/* Ends all generations with a problem. */
 void gen_end_all(struct server *s, enum problem_kind kind, const char *message);
 
 #endif

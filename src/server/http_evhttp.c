@@ -1,8 +1,9 @@
 /* http_evhttp.c - http.h over libevent's evhttp.
  *
- * evhttp parses and frames. What it leaves open is closed here: the gate, an absolute deadline for
- * every state of a connection, a bound on connections, and a stream's backpressure. A connection is
- * ended by shutting its socket down, so that evhttp takes the same way out as when a client leaves.
+ * evhttp parses and frames. This file adds what evhttp leaves open: the gate, an absolute deadline
+ * for every state of a connection, a bound on connections, and a stream's backpressure. It ends a
+ * connection by shutting the socket down, so that evhttp takes the same path as when a client
+ * leaves.
  */
 #include "server/http.h"
 #include "server/http_gate.h"
@@ -32,9 +33,9 @@
 enum {
     MAX_HEADER_BYTES = 32 << 10,
     SWEEP_MS = 250,      /* how late a deadline may be seen */
-    BACKLOG = 1024,      /* connections that wait to be taken */
-    DRAIN_IDLE_S = 1,    /* how long an idle connection is left open while draining */
-    NEVER_S = 365 << 16, /* evhttp's own deadlines, which trickling bytes would move */
+    BACKLOG = 1024,      /* connections that wait to be accepted */
+    DRAIN_IDLE_S = 1,    /* how long a connection may be idle while draining */
+    NEVER_S = 365 << 16, /* for evhttp's own deadlines, which trickling bytes would move */
 };
 
 enum state { IDLE, HEADER, BODY, BUSY };
@@ -48,7 +49,7 @@ struct conn {
     enum state state;
     double deadline; /* seconds, monotonic; 0: none */
     struct gate_scan scan;
-    const char *refused; /* what is wrong with the request at hand */
+    const char *refused; /* what is wrong with the current request */
     bool too_large;
     struct http_exchange *x;    /* being answered; NULL: none */
     struct conn *before, *next; /* all connections */
@@ -57,7 +58,7 @@ struct conn {
 struct http_exchange {
     struct evhttp_request *req;
     struct conn *conn;
-    struct evbuffer *out; /* scratch for what is written next */
+    struct evbuffer *out; /* scratch for the next write */
     void *user;
     bool streaming, full;
     char *path;
@@ -73,7 +74,7 @@ struct http_server {
     struct conn **by_fd; /* [n_by_fd] NULL where there is none */
     size_t n_by_fd;
     struct conn *conns;
-    struct conn *fresh; /* that evhttp has not begun to read; by `next` */
+    struct conn *fresh; /* those that evhttp has not begun to read; by `next` */
     uint32_t n_conns;
     uint16_t port;
     bool draining, paused;
@@ -123,7 +124,7 @@ static void on_input(struct evbuffer *buffer, const struct evbuffer_cb_info *inf
     if (c->scan.over) enter(c, BODY);
 }
 
-/* The client must take some of what waits for it in every stuck_s seconds. */
+/* The client must take some of its unsent bytes in every stuck_s seconds. */
 static void on_output(struct evbuffer *buffer, const struct evbuffer_cb_info *info, void *user) {
     struct conn *c = user;
     const size_t n = evbuffer_get_length(buffer);
@@ -157,7 +158,7 @@ static void forget_exchange(struct http_exchange *x) {
     free(x);
 }
 
-/* More connections than allowed wait where the system keeps them. */
+/* Connections beyond the maximum wait in the system's backlog. */
 static void balance(struct http_server *s) {
     const bool pause = s->n_conns >= s->limits.max_connections;
     if (pause == s->paused || !s->listener) return;
@@ -180,7 +181,7 @@ static void on_closed(struct evhttp_connection *evcon, void *user) {
         struct evhttp_request *req = x->req;
         s->handler.gone(s->handler.user, x);
         forget_exchange(x);
-        /* A connection that failed has let go of its request; one that is freed takes it along. */
+        /* A failed connection has released its request; a freed one frees it, too. */
         if (evhttp_request_get_connection(req) == NULL) evhttp_request_free(req);
     }
     if (c->next) c->next->before = c->before;
@@ -191,7 +192,8 @@ static void on_closed(struct evhttp_connection *evcon, void *user) {
     balance(s);
 }
 
-/* evhttp takes a connection and asks for its bufferevent; which connection it is shows later. */
+/* evhttp accepts a connection and calls this for its bufferevent; adopt() finds the connection
+ * later. */
 static struct bufferevent *on_accept(struct event_base *base, void *user) {
     struct http_server *s = user;
     struct bufferevent *bev = bufferevent_socket_new(base, -1, 0);
@@ -200,12 +202,12 @@ static struct bufferevent *on_accept(struct event_base *base, void *user) {
     *c = (struct conn){.server = s, .bev = bev, .fd = -1, .next = s->fresh};
     s->fresh = c;
     s->n_conns++;
-    balance(s); /* here, before more are accepted in the same go */
+    balance(s); /* here, before the same callback accepts more */
     event_active(s->adopt, EV_TIMEOUT, 0);
     return bev;
 }
 
-/* The client left before its answer was there. */
+/* The client left before it had its answer. */
 static void on_hangup(evutil_socket_t fd, short what, void *user) {
     struct conn *c = user;
     (void)fd, (void)what;
@@ -224,7 +226,7 @@ static bool room_for(struct http_server *s, size_t fd) {
     return true;
 }
 
-/* The callback's argument of a bufferevent that evhttp reads is its connection. */
+/* Finds the connection: it is the callback argument of a bufferevent that evhttp reads. */
 static bool adopt(struct http_server *s, struct conn *c) {
     void *evcon = NULL;
     bufferevent_getcb(c->bev, NULL, NULL, NULL, &evcon);
@@ -281,7 +283,7 @@ static const char *check_head(struct evhttp_request *req) {
     return gate_check(&head);
 }
 
-/* The answer is sent; what the client has sent meanwhile is the next request. */
+/* The answer is sent; bytes that the client has sent meanwhile are the next request. */
 static void on_complete(struct evhttp_request *req, void *user) {
     struct conn *c = user;
     struct evbuffer *input = bufferevent_get_input(c->bev);
@@ -390,8 +392,8 @@ static void add_common(struct http_exchange *x, const char *type) {
     if (x->conn->refused || x->conn->server->draining) http_add_header(x, "Connection", "close");
 }
 
-/* Gives the system what evhttp has to send, as far as it takes it: evhttp itself would ask the loop
- * first whether it may. What is left, and all else that follows, evhttp's own event does. */
+/* Writes evhttp's output to the socket at once, as far as the system takes it; evhttp itself would
+ * first wait for the loop to report the socket writable. evhttp's own event sends the rest. */
 static void send_now(struct conn *c) {
     struct evbuffer *out = bufferevent_get_output(c->bev);
     evbuffer_unfreeze(out, 1);
@@ -475,7 +477,7 @@ static int set_up(struct diag *d, struct http_server *s, const char *host, uint1
         s->http, EVHTTP_REQ_GET | EVHTTP_REQ_POST | EVHTTP_REQ_HEAD | EVHTTP_REQ_PUT |
                      EVHTTP_REQ_DELETE | EVHTTP_REQ_OPTIONS | EVHTTP_REQ_TRACE | EVHTTP_REQ_PATCH);
     evhttp_set_max_headers_size(s->http, MAX_HEADER_BYTES);
-    /* Up to twice as much is read for an answer in the API's format. */
+    /* evhttp reads up to twice the limit, so that the refusal can be in the API's format. */
     evhttp_set_max_body_size(s->http, (ev_ssize_t)(2 * s->limits.max_body));
     evhttp_set_timeout(s->http, NEVER_S);
     evhttp_set_gencb(s->http, on_request, s);

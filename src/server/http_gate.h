@@ -1,10 +1,10 @@
-/* http_gate.h - what a request must be before anything looks at its path.
+/* http_gate.h - the checks that a request must pass before anything looks at its path.
  *
  * The HTTP library is lenient, and a proxy in front may read the same bytes in another way: two
  * readings are how one client's bytes become another client's request. The gate takes one reading:
- * lines end in CR LF; header names are tokens; one Host; the body's length is said once, by digits
- * or by "chunked"; the path is ASCII in origin form, without an escaped NUL. All else is refused
- * and the connection closed.
+ * lines end in CR LF; header names are tokens; there is one Host; the body's length is given once,
+ * by digits or by "chunked"; the path is ASCII in origin form, without an escaped NUL. Anything
+ * else is refused and its connection closed.
  */
 #ifndef QN_SERVER_HTTP_GATE_H
 #define QN_SERVER_HTTP_GATE_H
@@ -12,12 +12,12 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* ---- bytes, as they come -------------------------------------------------------------------- */
+/* ---- bytes, as they arrive ------------------------------------------------------------------ */
 
 /* Follows the header's bytes up to the empty line. */
 struct gate_scan {
-    bool over;       /* the empty line was there */
-    bool started;    /* a byte was there */
+    bool over;       /* has seen the empty line */
+    bool started;    /* has seen a byte */
     const char *bad; /* what is wrong with a byte; NULL: nothing */
     char before[3];  /* the last bytes, newest first */
 };
@@ -40,7 +40,7 @@ struct gate_head {
     size_t n_headers;
 };
 
-/* NULL: the request passes; else what is wrong, in one static line. */
+/* NULL: the request passes; else what is wrong with it, as one static line. */
 const char *gate_check(const struct gate_head *h);
 
 #endif

@@ -64,13 +64,13 @@ void info_server(struct call *c) {
     call_reply(c);
 }
 
-/* A label's value: what its syntax does not take becomes '_'. */
+/* Writes a label's value: characters that its syntax does not allow become '_'. */
 static void add_label(struct strbuf *b, const char *text) {
     for (; *text; text++)
         strbuf_char(b, *text == '"' || *text == '\\' || *text == '\n' ? '_' : *text);
 }
 
-/* The engine's numbers; some under names that vLLM gave up and routers still read. */
+/* The engine's numbers; some under names that vLLM dropped and routers still read. */
 static void print_engine(const struct server *s, const char *labels, struct strbuf *b) {
     static const char blocks[] = "KV blocks: of running requests, with known text that no running "
                                  "request holds, the others";

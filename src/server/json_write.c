@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What stands before a value: a comma, and the key. */
+/* Writes a comma, if one is needed, and the key. */
 static void begin(struct strbuf *b, const char *key) {
     if (b->n > 0 && !strchr("{[:, \n", b->text[b->n - 1])) strbuf_char(b, ',');
     if (!key) return;

@@ -22,13 +22,13 @@ enum { TIMEOUT_S = 600, FIRST_ID = 10, LAST_ID = 2000 };
 
 struct load;
 
-/* A connection, and the request that it has under way. */
+/* A connection, and the request that it has in flight. */
 struct lane {
     struct load *load;
     struct evhttp_connection *evcon;
     struct load_request *request;
-    struct strbuf text; /* of an event that is not whole yet */
-    bool answered;      /* 200, and the end of the stream */
+    struct strbuf text; /* of an incomplete event */
+    bool answered;      /* status 200, and the stream has ended */
     struct lane *next;  /* free ones */
 };
 
@@ -62,8 +62,8 @@ static void note_failure(struct load *l, const char *what, const char *more) {
     status_one_line(l->r->error);
 }
 
-/* Whether it tells of a token. A completion's text may be empty, of a special token or of a part of
- * a character; a chat's first delta is, before there is a token. */
+/* Whether the event carries a token. A completion's text may be empty, for a special token or a
+ * part of a character; a chat's first delta is empty before there is a token. */
 static bool has_token(const json_t *event) {
     const json_t *choice = json_array_get(json_object_get(event, "choices"), 0);
     const json_t *delta = json_object_get(choice, "delta");
@@ -138,7 +138,7 @@ static void on_done(struct evhttp_request *req, void *user) {
 
 /* ---- a request ------------------------------------------------------------------------------ */
 
-/* The fields that vLLM's `bench serve` sends, the prompt as token ids. */
+/* The fields that vLLM's `bench serve` sends; the prompt is token ids. */
 static void write_body(struct load *l, struct strbuf *b) {
     json_write_open(b, NULL, '{');
     if (l->p->model) json_write_text(b, "model", l->p->model);
@@ -181,7 +181,7 @@ static void send_more(struct load *l) {
     }
 }
 
-/* Lets those arrive whose time is there, and sets the alarm for the next one. */
+/* Starts the requests whose time has come, and sets the timer for the next one. */
 static void on_arrival(evutil_socket_t fd, short what, void *user) {
     struct load *l = user;
     const double now = clock_s() - l->began;

@@ -1,7 +1,8 @@
-/* load.h - load on a server that speaks OpenAI's completions, and what its clients saw.
+/* load.h - puts load on a server that speaks OpenAI's completions, and records what its clients
+ * see.
  *
- * Requests arrive by a Poisson process, or all at once; at most `concurrency` are under way, the
- * others wait on this side and their times begin when they are sent. Every request streams.
+ * Requests arrive by a Poisson process, or all at once. At most `concurrency` are in flight; the
+ * others wait in this process, and their times begin when they are sent. Every request streams.
  */
 #ifndef QN_SERVER_LOAD_H
 #define QN_SERVER_LOAD_H
@@ -28,14 +29,14 @@ struct load_params {
 /* One request, as its client saw it; times in seconds. */
 struct load_request {
     bool ok;
-    double sent_s, first_s, last_s; /* since the beginning; first: of a token */
-    uint32_t n_tokens;              /* as the server counts them, else events */
+    double sent_s, first_s, last_s; /* since the beginning of the run; first_s: its first token */
+    uint32_t n_tokens;              /* as the server counts them, else n_events */
     uint32_t n_events;
 };
 
 struct load_result {
     struct load_request *requests; /* [n_requests] */
-    double *gaps_s;                /* [n_gaps] between events of a request, all requests' */
+    double *gaps_s;                /* [n_gaps] between events of one request, over all requests */
     size_t n_gaps;
     uint32_t n_failed;
     double seconds;

@@ -1,4 +1,4 @@
-/* metrics.h - what /metrics tells: counters and histograms of metrics.def, all of the event loop.
+/* metrics.h - the counters and histograms of metrics.def, for /metrics. The event loop owns them.
  */
 #ifndef QN_SERVER_METRICS_H
 #define QN_SERVER_METRICS_H
@@ -36,8 +36,8 @@ void metrics_add(struct metrics *m, enum metric_counter counter, uint64_t n);
 void metrics_observe(struct metrics *m, enum metric_histogram histogram, double x);
 /* labels: "model_name=\"tiny\",engine=\"0\"". */
 void metrics_print(const struct metrics *m, const char *labels, struct strbuf *b);
-/* Numbers of one kind ("gauge", "counter"). A name may bring a label of its own, as
- * "a{state=\"b\"}"; those of one family stand together. */
+/* Numbers of one kind ("gauge", "counter"). A name may include a label, as "a{state=\"b\"}"; names
+ * of one family must be neighbors. */
 struct metric_value {
     const char *name, *about;
     double x;

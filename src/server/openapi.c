@@ -182,7 +182,7 @@ static void write_field(const struct server *s, enum field field, uint32_t api, 
     strbuf_str(b, one_of ? "}]}" : "}");
 }
 
-/* Of a text and a conversation, /tokenize takes one. */
+/* /tokenize takes either a text or a conversation. */
 static const char one_of_two[] =
     ",\"oneOf\":[{\"required\":[\"prompt\"],\"properties\":{\"prompt\":{\"type\":\"string\"},"
     "\"messages\":{\"type\":\"null\"}}},{\"required\":[\"messages\"],\"properties\":{\"messages\":{"

@@ -1,7 +1,8 @@
-/* openapi_bodies.h - what conversations and tools look like in each API, as JSON Schemas for
- * /openapi.json. "$text" stands for the schema of a text, or of parts of the API's own type.
+/* openapi_bodies.h - the conversations and tools of each API, as JSON Schemas for /openapi.json.
+ * "$text" stands for the schema of a text, or of parts of the API's own type.
  *
- * What conversation_*.c and chat_use.c accept is in here; they may refuse more. */
+ * The schemas cover everything that conversation_*.c and chat_use.c accept; these may refuse
+ * more. */
 #ifndef QN_SERVER_OPENAPI_BODIES_H
 #define QN_SERVER_OPENAPI_BODIES_H
 
@@ -20,7 +21,7 @@
     "\"role\":{\"enum\":[\"system\",\"developer\",\"user\",\"assistant\"]},\"content\":$text"
 #define MAY_BE_NULL "{\"anyOf\":[{\"type\":\"null\"},$text]}"
 
-/* Messages of /v1/chat/completions and /tokenize: what is said, calls, results. */
+/* Messages of /v1/chat/completions and /tokenize: text, calls, results. */
 #define CHAT_CALLS SOME(OBJECT("\"function\"", "\"function\":" OBJECT("\"name\"", FUNCTION)))
 static const char chat_messages[] = SOME(ONE_OF(OBJECT("\"role\",\"content\"", SAID) "," OBJECT(
     "\"role\",\"tool_calls\"",
@@ -53,7 +54,7 @@ static const char input_items[] = "{\"anyOf\":[" STRING "," SOME(
         FUNCTION) "," TYPED("function_call_output", ",\"output\"",
                             "\"output\":$text") "," TYPED("reasoning", "", "\"summary\":{}"))) "]}";
 
-/* Tools. What is of another type is left out in two of the APIs. */
+/* Tools. Two of the APIs leave out tools of other types. */
 #define TOOL(type, parameters)                                                                     \
     OBJECT("\"name\"", type "\"name\":" STRING ",\"description\":{\"type\":[\"string\",\"null\"]}" \
                             ",\"" parameters "\":{\"type\":[\"object\",\"null\"]}")

@@ -1,4 +1,4 @@
-/* page.h - the page at "/", which tools/page.cmake puts into the program. */
+/* page.h - the page at "/", which tools/page.cmake embeds in the program. */
 #ifndef QN_SERVER_PAGE_H
 #define QN_SERVER_PAGE_H
 

@@ -12,7 +12,7 @@ static int no_memory(struct gen *g) {
     return problem_set(&g->call->problem, PROBLEM_INTERNAL, NULL, "out of memory");
 }
 
-/* The engine names the place in front of a colon. */
+/* The engine's message begins with the place, then a colon. */
 static int engine_problem(struct gen *g, const qn_error *error) {
     char name[96];
     if (error->code == QN_ENOMEM) return no_memory(g);
@@ -21,7 +21,7 @@ static int engine_problem(struct gen *g, const qn_error *error) {
     return problem_set(&g->call->problem, PROBLEM_VALUE, name, "%s", error->message);
 }
 
-/* Each tool's schema by itself, so that an error names the tool. */
+/* Checks each tool's schema by itself, so that an error names the tool. */
 static int check_schemas(struct gen *g, const struct chat_use *u) {
     qn_sampling_params s;
     qn_error error;
@@ -124,10 +124,10 @@ void parts_fini(struct choice *c) {
 }
 
 static void lose(struct choice *c) {
-    c->text.failed = true; /* asked once, when the answer is written */
+    c->text.failed = true; /* checked once, when the answer is written */
 }
 
-/* A call's id: templates of some models want a certain length. */
+/* Makes a call's id: some models' templates require a certain length. */
 static void name_call(struct choice *c, struct part *p) {
     struct gen *g = c->gen;
     const uint32_t length = g->call->server->forms_info.id_length;
@@ -166,7 +166,7 @@ static void take_piece(struct choice *c, const qn_piece *piece) {
     if (last) strbuf_add(&last->text, piece->text, piece->n_text);
 }
 
-/* Whether the pieces say something beside thoughts. */
+/* Reads the next pieces; returns whether any of them is not a thought. */
 static bool read_pieces(struct choice *c, const char *text, size_t n, bool last, bool thoughts) {
     const qn_piece *pieces;
     size_t n_pieces;
@@ -182,7 +182,7 @@ static bool read_pieces(struct choice *c, const char *text, size_t n, bool last,
 
 /* ---- going on ------------------------------------------------------------------------------- */
 
-/* The prompt of the next request: the first one's, n_ids of the output, a text. */
+/* Makes the prompt of the second request: the first prompt, n_ids ids of the output, and a text. */
 static void go_on(struct choice *c, size_t n_ids, const char *text) {
     const struct gen_prompt *p = &c->gen->prompts[c->prompt];
     int32_t *more = NULL;
@@ -206,8 +206,8 @@ static void go_on(struct choice *c, size_t n_ids, const char *text) {
     c->free_form = false;
 }
 
-/* The answer does not begin with a thought: it begins anew, held to its form from its first token
- * on. */
+/* The answer does not begin with a thought: generates it again, held to its form from the first
+ * token on. */
 static void start_over(struct choice *c) {
     struct gen *g = c->gen;
     qn_answer_params p = g->plan.params;
@@ -221,7 +221,7 @@ static void start_over(struct choice *c) {
     go_on(c, 0, "");
 }
 
-/* Ends the thought in the prompt of the next request. */
+/* Ends the thought, in the prompt of the second request. */
 static void end_thought(struct choice *c, size_t n_ids) {
     const qn_answer_info *info = &c->gen->call->server->forms_info;
     char text[128];
@@ -230,8 +230,9 @@ static void end_thought(struct choice *c, size_t n_ids) {
     go_on(c, n_ids, text);
 }
 
-/* Whether another request goes on: after a thought where a form waits, or out of one that has had
- * its tokens. `was`: what the token's text began as. */
+/* Decides whether a second request follows: after a thought if a form waits, or at the end of a
+ * thought's budget. `was`: the kind of text at the token's beginning; says: its text goes beyond
+ * thoughts. */
 static void decide(struct choice *c, const qn_output *out, int was, bool says) {
     const struct plan *plan = &c->gen->plan;
     const int next = qn_answer_next(c->answer);
@@ -244,7 +245,7 @@ static void decide(struct choice *c, const qn_output *out, int was, bool says) {
         const bool spent = plan->budget >= 0 && c->n_thought >= (uint64_t)plan->budget;
         if (spent || ended) end_thought(c, n_ids);
     } else if (c->free_form && was == QN_PIECE_REASONING) {
-        /* A token with the end of the thought and more: it is cut off behind the end. */
+        /* The token holds the end of the thought and more: it is replaced by that end. */
         const qn_answer_info *info = &c->gen->call->server->forms_info;
         char text[128];
         snprintf(text, sizeof text, "%s%s", info->reasoning_end, info->reasoning_gap);
@@ -260,7 +261,7 @@ void parts_take(struct choice *c, const qn_output *out) {
     const bool last = out->finish_reason != QN_RUNNING;
     const bool keeps = c->free_form || g->plan.budget >= 0;
     if (keeps && out->id >= 0 && ARRAY_PUSH(NULL, &c->ids, out->id) != QN_OK) lose(c);
-    /* What is said in free form, where a form waits, is not part of the answer. */
+    /* Free text before the form holds is not part of the answer. */
     const bool says = read_pieces(c, out->text, out->n_text, last && !c->free_form, c->free_form);
     if (out->id >= 0 &&
         (was == QN_PIECE_REASONING || qn_answer_next(c->answer) == QN_PIECE_REASONING)) {

@@ -1,4 +1,4 @@
-/* pool.h - threads that do a call's work off the loop, and give it back through the inbox. */
+/* pool.h - threads that do a call's work off the loop, and return the call through the inbox. */
 #ifndef QN_SERVER_POOL_H
 #define QN_SERVER_POOL_H
 
@@ -9,7 +9,7 @@ struct pool;
 /* work(call) runs on one of the pool's threads. */
 int pool_open(struct diag *d, struct inbox *inbox, void (*work)(struct call *c),
               struct pool **pool);
-/* What is queued is done before. NULL is allowed. */
+/* Finishes the queued work first. NULL is allowed. */
 void pool_close(struct pool *p);
 void pool_put(struct pool *p, struct call *c);
 

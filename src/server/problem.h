@@ -16,7 +16,7 @@ enum problem_kind {
     N_PROBLEMS
 };
 
-/* How errors look to a client. */
+/* The error format of an API. */
 enum dialect { DIALECT_OPENAI, DIALECT_ANTHROPIC };
 
 struct problem {

@@ -15,7 +15,7 @@ const struct route route_table[] = {
 };
 const size_t route_count = COUNT_OF(route_table);
 
-/* Whether the path is the route's; a last part in braces stands for any that is not empty. */
+/* Whether the path is the route's. A last part in braces matches any part that is not empty. */
 static bool matches(const struct route *r, const char *path, const char **rest) {
     const size_t fixed = strcspn(r->path, "{");
     *rest = path + strnlen(path, fixed);

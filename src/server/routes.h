@@ -1,4 +1,4 @@
-/* routes.h - what the rows of routes.def call, beside the formats. */
+/* routes.h - the functions that the rows of routes.def name, beside the formats. */
 #ifndef QN_SERVER_ROUTES_H
 #define QN_SERVER_ROUTES_H
 
@@ -21,8 +21,8 @@ void info_page(struct call *c);
 int text_tokenize(struct call *c);
 int text_detokenize(struct call *c);
 
-/* The route of a method and path; *rest: the path's free part. NULL: PROBLEM_ROUTE or
- * PROBLEM_METHOD in *kind, `allow` then lists the methods that the path has. */
+/* The route of a method and path; *rest is the path's free part. NULL: *kind is PROBLEM_ROUTE or
+ * PROBLEM_METHOD, and `allow` lists the methods of the path. */
 const struct route *routes_find(enum http_method method, const char *path, const char **rest,
                                 enum problem_kind *kind, char allow[64]);
 

@@ -27,10 +27,10 @@ enum {
     MAX_BODY = 16 << 20,
     MAX_DEPTH = 64,          /* levels of a body's JSON */
     INLINE_BODY = 16 << 10,  /* larger bodies are read by the work threads */
-    OWN_MAPPING = 128 << 10, /* larger blocks go back to the system when they are freed; the C
-                              * library else raises this to the largest one that ever was */
+    OWN_MAPPING = 128 << 10, /* larger blocks return to the system when they are freed; by default
+                              * the C library raises this limit to the largest block ever freed */
     TICK_MS = 250,
-    TRIM_TICKS = 4, /* from one look at whether memory can go back to the next */
+    TRIM_TICKS = 4, /* ticks between two checks whether memory can be returned */
     STALLED_MS =
         500, /* how long /health says that the engine has stalled before the process ends */
 };
@@ -92,7 +92,7 @@ void call_add_headers(struct call *c) {
     if (c->ignored.n > 0) http_add_header(c->x, "x-quern-ignored", strbuf_text(&c->ignored));
 }
 
-/* What else an error's status asks for. */
+/* Adds the headers that an error's status requires. */
 static void add_error_headers(struct call *c) {
     const int status = problem_status(c->problem.kind);
     if (status == 429 || status == 503) http_add_header(c->x, "Retry-After", "1");
@@ -124,7 +124,8 @@ void call_reply(struct call *c) {
 
 /* ---- a body --------------------------------------------------------------------------------- */
 
-/* Brackets that are open at once, outside strings; JSON's reader follows them by recursion. */
+/* Whether more brackets are open at once, outside strings, than JSON's recursive reader may
+ * follow. */
 static bool too_deep(const char *text, size_t n) {
     unsigned depth = 0;
     bool quoted = false;
@@ -173,7 +174,7 @@ static int read_call(struct call *c) {
 }
 
 static void work(struct call *c) {
-    (void)read_call(c); /* what is wrong is in c->problem */
+    (void)read_call(c); /* the failure is in c->problem */
 }
 
 static void after_work(struct call *c) {
@@ -217,13 +218,13 @@ static int check_phase(struct call *c) {
     return QN_OK;
 }
 
-/* Whatever a path is, a request without a key learns nothing about it. */
+/* A request without a key learns nothing about any path. */
 static int find_route(struct call *c, char allow[64]) {
     const struct server *s = c->server;
     enum problem_kind kind;
     const char *path = path_of(s, c->x);
     const struct route *route = routes_find(http_method(c->x), path, &c->rest, &kind, allow);
-    c->route = route; /* an error has the format of its route */
+    c->route = route; /* an error has its route's format */
     c->key = auth_key(c->x, s->params->api_keys, s->params->n_api_keys);
     if (!(route && route->is_public) && c->key == AUTH_REFUSED) {
         allow[0] = '\0';
@@ -292,7 +293,8 @@ static void on_request(void *user, struct http_exchange *x) {
         c->route->answer(c);
 }
 
-/* The client left: what generates ends at once; what is with the work threads when it is back. */
+/* The client left: a generation ends at once; a call in the work threads ends when it comes
+ * back. */
 static void on_gone(void *user, struct http_exchange *x) {
     struct call *c = http_user(x);
     (void)user;
@@ -388,7 +390,7 @@ static void on_signal(evutil_socket_t number, short what, void *user) {
     struct server *s = user;
     (void)number, (void)what;
     if (s->phase == PHASE_STALLED) return;
-    if (s->phase == PHASE_LOADING) _exit(0); /* nothing was accepted, and loading cannot be ended */
+    if (s->phase == PHASE_LOADING) _exit(0); /* nothing was accepted; loading cannot be ended */
     if (s->phase == PHASE_DRAINING) {
         s->drain_until_ns = 0;
         http_drain(s->http);
@@ -405,8 +407,8 @@ static bool is_drained(const struct server *s) {
     return s->n_calls == 0 && http_connections(s->http) == 0;
 }
 
-/* Memory between blocks in use goes back to the system while nothing generates, once after what
- * came before: a burst of requests leaves much of it, and the C library gives back only the end. */
+/* Returns free memory between used blocks to the system while nothing generates, once after each
+ * burst of calls: a burst leaves much of it, and the C library returns only the end of the heap. */
 static void trim(struct server *s) {
     const uint64_t calls = s->metrics.counters[COUNTER_CALLS];
     const uint32_t connections = http_connections(s->http);
@@ -437,7 +439,7 @@ static void on_tick(evutil_socket_t fd, short what, void *user) {
         gen_end_all(s, PROBLEM_DRAINING, "the server is shutting down");
         s->drain_until_ns = 0;
     } else if (s->drain_until_ns == 0) {
-        end_loop(s, QN_OK); /* a tick after the end of all */
+        end_loop(s, QN_OK); /* one tick after gen_end_all */
     }
 }
 
@@ -456,7 +458,8 @@ static int add_events(struct diag *d, struct server *s) {
     return QN_OK;
 }
 
-/* One whose events are told to the system when it waits, and those that came and went not at all.
+/* An event loop that tells the system about changed events only when it waits, so that events which
+ * came and went cost no call.
  */
 static struct event_base *new_loop(void) {
     struct event_config *config = event_config_new();
@@ -486,7 +489,7 @@ static void tear_down(struct server *s) {
     s->pool = NULL;
     if (s->engine || s->gens) gen_end_all(s, PROBLEM_DRAINING, "the server is shutting down");
     wake_stop(s->wake);
-    if (s->base) event_base_loop(s->base, EVLOOP_NONBLOCK); /* calls that were with the threads */
+    if (s->base) event_base_loop(s->base, EVLOOP_NONBLOCK); /* calls from the work threads */
     http_close(s->http);
     inbox_close(s->inbox);
     for (size_t i = 0; i < COUNT_OF(s->signals); i++)
