@@ -21,7 +21,7 @@ void compile_options_init(struct compile_options *o) {
 }
 
 /* H100: from 5.55 to 5.51 ms on Qwen3-8B, from 0.99 to 0.92 ms on Qwen3-0.6B. With twice as much
- * neither is faster (docs/measurements.md, "Data as flag"). */
+ * neither is faster (bench/measurements.md, "Data as flag"). */
 static const uint64_t CUDA_TRANSPORT_BYTES = 64 << 10;
 
 void compile_options_cuda(struct compile_options *o, const struct device *device) {

@@ -213,7 +213,7 @@ int cuda_memory_weights(struct diag *d, struct cuda_rank *r, const struct weight
 /* ---- what stays in L2 ---- */
 
 /* How much is set aside of the L2 that can be: 20 of an H100's 31 MB. With all of it weights arrive
- * 4 % more slowly, with half of it the gain is less (docs/measurements.md, "Data as flag"). */
+ * 4 % more slowly, with half of it the gain is less (bench/measurements.md, "Data as flag"). */
 static const double KEPT_SHARE = 2.0 / 3;
 
 /* The bytes of the workspace with activations whose transport is flag, pair or sentinel, of all

@@ -2,7 +2,7 @@
  *
  * A thread that sleeps until it is woken gets its token late by the time that waking takes: on an
  * H200's virtual machine by 100 to 300 us for one token in a hundred, most of the jitter that a
- * reader saw (docs/measurements.md, "Boundary and host"). So a waiting thread sleeps until shortly
+ * reader saw (bench/measurements.md, "Boundary and host"). So a waiting thread sleeps until shortly
  * before the next iteration ends, judged by the length of the last one, and then polls without
  * pause. One thread at a time does so, whatever the number of readers; it keeps a core busy for at
  * most 2 * EXPECT_EARLY_NS an iteration. The other threads sleep, and are woken as ever.

@@ -5,13 +5,13 @@
 #include "graph/kv_row.h"
 
 /* Bytes of weights that a worker without attention reads while few workers have attention. A worker
- * of an H200 reads them in 3 us. With 32 to 144 KB an H100 is as fast (docs/measurements.md,
+ * of an H200 reads them in 3 us. With 32 to 144 KB an H100 is as fast (bench/measurements.md,
  * "Placement"). */
 static const uint64_t FEW_BYTES = 96 << 10;
 
 /* Rates of one block: of bytes from L2 in products by tiles (41 a cycle of 1.75 GHz), and of the
  * projections that QKV_HEADS reads and writes (52 us for 2,048 rows of Qwen3-8B on 132 blocks).
- * Both on an H100 (docs/measurements.md, "Prompts"). */
+ * Both on an H100 (bench/measurements.md, "Prompts"). */
 static const double TILE_BYTES_PER_NS = 72, HEADS_BYTES_PER_NS = 15;
 
 static uint32_t items_of(const struct cost_attention *a) {

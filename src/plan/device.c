@@ -5,14 +5,14 @@
 
 enum {
     RING_BYTES = 256 << 10, /* the ring of an sm_90 and the pages in registers */
-    /* 42 MB of activations gain 2 % on Qwen3-8B, 61 MB cost 1 % (H100, docs/measurements.md). */
+    /* 42 MB of activations gain 2 % on Qwen3-8B, 61 MB cost 1 % (H100, bench/measurements.md). */
     KEPT_BYTES = 48 << 20,
     /* From QKV to O, where the context is in pieces. Memory fills a ring in 7.0 us on an H200,
-     * where that shows, and in 10.3 us on an H100, where it does not (docs/measurements.md). */
+     * where that shows, and in 10.3 us on an H100, where it does not (bench/measurements.md). */
     PIECES_NS = 8500,
     /* A block's own way from a task's end to the next one's activations took 1.7 to 1.9 us (one
      * H100, Qwen3-0.6B), one more piece of a context in the same task 1.0 to 1.6 us (one H200;
-     * docs/measurements.md, "Contexts"). */
+     * bench/measurements.md, "Contexts"). */
     HAND_OVER_NS = 1800,
     PIECE_NS = 1300,
 };

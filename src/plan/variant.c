@@ -303,7 +303,7 @@ static uint32_t few_context(const struct plan_request *r, uint32_t n_rows, uint3
 /* Whether n_rows rows, more than ATTENTION_STEP can have, get a variant for rows of different
  * requests. This variant is for all contexts: with 32 requests of 3,900 positions a token of
  * Qwen3-8B takes 12.5 ms instead of 16.9, of 100 positions 5.97 instead of 6.23 (H100,
- * docs/measurements.md, "17 to 64 rows"). With fewer requests than half of its rows a smaller
+ * bench/measurements.md, "17 to 64 rows"). With fewer requests than half of its rows a smaller
  * variant runs. */
 static bool has_decode_only(const struct plan_request *r, uint32_t n_rows) {
     const struct planner p = {r, n_rows, r->max_model_len, true};

@@ -102,7 +102,7 @@ DEV bool control_idle(struct control *c) {
 /* Reads the doorbell every BELL_NS, in a block that may play the boundary. Trips over the bus seem
  * to hold up other accesses of the block's GPC, and not to overlap. When every block with a task of
  * SAMPLE made a trip at each look, half of the device ran the LM head of 64 requests very slowly
- * (docs/measurements.md, "Boundary and host"). */
+ * (bench/measurements.md, "Boundary and host"). */
 DEV void control_listen(struct control *c) {
     const uint64_t now = rt_now_ns();
     if (now - c->heard_ns < BELL_NS) return;

@@ -8,7 +8,7 @@
  * The code after the event is the critical path of every layer. Eight warps do the same at the same
  * time, so nothing hides latency: an instruction costs its latency, and a jump to a line of
  * instructions that was not run just before costs some hundred cycles, several hundred in times of
- * much traffic (docs/measurements.md, "Hand-overs"). So the length of the dot products and whether
+ * much traffic (bench/measurements.md, "Hand-overs"). So the length of the dot products and whether
  * activations are normed are constants. There is no loop over a single item and no branch that the
  * compiler can decide, and code lies in the order in which it runs. But no code is duplicated
  * without need, because at most 32 KB of it are fetched fast: QKV and the MLP share their code,
@@ -16,7 +16,7 @@
  *
  * A page in registers leaves room in the ring: eight pages are a third of the ring, which memory
  * fills in 1.9 us on an H200. These eight pages need not be read from shared memory after the event
- * either: 64 KB at 128 bytes a cycle. docs/measurements.md says what this was worth.
+ * either: 64 KB at 128 bytes a cycle. bench/measurements.md says what this was worth.
  *
  * Scratch:   0   activations, 16 bits, whole k-tiles
  *            +   partial sums [row block of the group][16 rows][PARTIALS] F32
