@@ -185,7 +185,7 @@ static int parse_print(struct parser *p, struct node *n) {
     int rc = QN_OK;
     n->kind = NODE_OUTPUT;
     while (rc == QN_OK && p->t->type != TOKEN_BLOCK_END) {
-        struct node *item;
+        struct node *item = NULL;
         if (items.n > 0) rc = parser_expect_op(p, ",");
         if (rc == QN_OK) rc = parse_expression(p, &item);
         if (rc == QN_OK) rc = ARRAY_PUSH(p->d, &items, item);
@@ -248,7 +248,7 @@ static bool is_end(const struct token *t, const char *const *ends) {
 /* Appends the next part of a body; *end where one of `ends` comes instead. */
 static int parse_part(struct parser *p, const char *const *ends, struct parser_nodes *body,
                       bool *end) {
-    struct node *n, *item;
+    struct node *n = NULL, *item = NULL;
     if (p->t->type == TOKEN_DATA) {
         TRY(parser_node(p, NODE_DATA, p->t->line, &n));
         TRY(parser_text_value(p, p->t->p, p->t->n, &n->value));

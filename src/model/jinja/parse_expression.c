@@ -54,7 +54,7 @@ int parse_tuple(struct parser *p, parse_fn *each, const char *word, bool may_be_
     uint32_t line = p->t->line;
     int rc = QN_OK;
     while (rc == QN_OK) {
-        struct node *n;
+        struct node *n = NULL;
         if (items.n > 0 && (rc = parser_expect_op(p, ",")) != QN_OK) break;
         if (ends_tuple(p, word)) break;
         rc = each(p, &n);
@@ -81,7 +81,7 @@ int parse_tuple(struct parser *p, parse_fn *each, const char *word, bool may_be_
 static int parse_display(struct parser *p, bool dict, struct node **out) {
     const char *close = dict ? "}" : "]";
     struct parser_nodes items = {0};
-    struct node *n;
+    struct node *n = NULL;
     int rc = parser_node(p, dict ? NODE_DICT : NODE_LIST, p->t->line, out);
     parser_advance(p);
     while (rc == QN_OK && !parser_is_op(p->t, close)) {
@@ -148,7 +148,7 @@ static int parse_argument(struct parser *p, struct node **out) {
     const struct name *name = NULL;
     enum node_kind kind = NODE_KEYWORD;
     int star = parser_accept_op(p, "*") ? 1 : parser_accept_op(p, "**") ? 2 : 0;
-    struct node *value;
+    struct node *value = NULL;
     if (star == 0 && p->t->type == TOKEN_NAME && parser_is_op(p->t + 1, "=")) {
         TRY(parser_expect_name(p, &name));
         parser_advance(p);
@@ -189,7 +189,7 @@ static int parse_arguments(struct parser *p, struct node_list *list) {
     int before = 0;
     int rc = parser_expect_op(p, "(");
     while (rc == QN_OK && !parser_is_op(p->t, ")")) {
-        struct node *n;
+        struct node *n = NULL;
         if (items.n > 0) rc = parser_expect_op(p, ",");
         if (rc != QN_OK || parser_is_op(p->t, ")")) break;
         rc = parse_argument(p, &n);
@@ -204,7 +204,7 @@ static int parse_arguments(struct parser *p, struct node_list *list) {
 }
 
 static int parse_call(struct parser *p, struct node **node) {
-    struct node *n;
+    struct node *n = NULL;
     TRY(parser_node(p, NODE_CALL, p->t->line, &n));
     n->a = *node;
     TRY(parse_arguments(p, &n->list));
@@ -238,7 +238,7 @@ static int parse_index(struct parser *p, struct node *n) {
 }
 
 static int parse_subscript(struct parser *p, struct node **node) {
-    struct node *n;
+    struct node *n = NULL;
     TRY(parser_node(p, NODE_ITEM, p->t->line, &n));
     n->a = *node;
     *node = n;
@@ -278,7 +278,7 @@ static int parse_dotted(struct parser *p, const struct name **name) {
 }
 
 int parse_filter(struct parser *p, struct node *input, struct node **out) {
-    struct node *n;
+    struct node *n = NULL;
     TRY(parser_node(p, NODE_FILTER, p->t->line, &n));
     TRY(parse_dotted(p, &n->name));
     n->a = input;
@@ -302,7 +302,7 @@ static bool starts_argument(const struct token *t) {
 
 static int parse_test(struct parser *p, struct node **node) {
     uint32_t line = p->t->line;
-    struct node *n;
+    struct node *n = NULL;
     parser_advance(p);
     bool negated = parser_accept_word(p, "not");
     TRY(parser_node(p, NODE_TEST, line, &n));
@@ -343,7 +343,7 @@ static int parse_unary_in(struct parser *p, bool filters, struct node **out) {
                       : parser_is_op(p->t, "+") ? OP_PLUS
                                                 : OP_NONE;
     if (op != OP_NONE) {
-        struct node *operand;
+        struct node *operand = NULL;
         parser_advance(p);
         TRY(parse_unary(p, false, &operand));
         TRY(parser_unary(p, NODE_UNARY, op, line, operand, out));
@@ -374,7 +374,7 @@ static enum node_op operator_at(const struct token *t, const struct operator_row
 
 static int parse_power(struct parser *p, struct node **out) {
     uint32_t line = p->t->line;
-    struct node *right;
+    struct node *right = NULL;
     TRY(parse_unary(p, true, out));
     while (parser_accept_op(p, "**")) {
         TRY(parse_unary(p, true, &right));
@@ -389,7 +389,7 @@ static int parse_product(struct parser *p, struct node **out) {
         {"*", OP_MULTIPLY}, {"/", OP_DIVIDE}, {"//", OP_FLOOR_DIVIDE}, {"%", OP_MODULO}};
     uint32_t line = p->t->line;
     enum node_op op;
-    struct node *right;
+    struct node *right = NULL;
     TRY(parse_power(p, out));
     while ((op = operator_at(p->t, rows, COUNT_OF(rows))) != OP_NONE) {
         parser_advance(p);
@@ -423,7 +423,7 @@ static int parse_sum(struct parser *p, struct node **out) {
     static const struct operator_row rows[] = {{"+", OP_ADD}, {"-", OP_SUBTRACT}};
     uint32_t line = p->t->line;
     enum node_op op;
-    struct node *right;
+    struct node *right = NULL;
     TRY(parse_concat(p, out));
     while ((op = operator_at(p->t, rows, COUNT_OF(rows))) != OP_NONE) {
         parser_advance(p);
@@ -449,7 +449,7 @@ static enum node_op accept_comparison(struct parser *p) {
 
 static int parse_compare(struct parser *p, struct node **out) {
     uint32_t line = p->t->line;
-    struct node *first, *right;
+    struct node *first = NULL, *right = NULL;
     struct parser_nodes others = {0};
     TRY(parse_sum(p, &first));
     *out = first;
@@ -474,7 +474,7 @@ static int parse_compare(struct parser *p, struct node **out) {
 static int parse_not(struct parser *p, struct node **out) {
     uint32_t line = p->t->line;
     if (!parser_accept_word(p, "not")) return parse_compare(p, out);
-    struct node *operand;
+    struct node *operand = NULL;
     TRY(parser_enter(p));
     TRY(parse_not(p, &operand));
     p->nested--;
@@ -483,7 +483,7 @@ static int parse_not(struct parser *p, struct node **out) {
 
 static int parse_and(struct parser *p, struct node **out) {
     uint32_t line = p->t->line;
-    struct node *right;
+    struct node *right = NULL;
     TRY(parse_not(p, out));
     while (parser_accept_word(p, "and")) {
         TRY(parse_not(p, &right));
@@ -495,7 +495,7 @@ static int parse_and(struct parser *p, struct node **out) {
 
 int parse_or(struct parser *p, struct node **out) {
     uint32_t line = p->t->line;
-    struct node *right;
+    struct node *right = NULL;
     TRY(parse_and(p, out));
     while (parser_accept_word(p, "or")) {
         TRY(parse_and(p, &right));
@@ -509,7 +509,7 @@ static int parse_expression_in(struct parser *p, struct node **out) {
     uint32_t line = p->t->line;
     TRY(parse_or(p, out));
     while (parser_accept_word(p, "if")) {
-        struct node *n;
+        struct node *n = NULL;
         TRY(parser_node(p, NODE_IF_ELSE, line, &n));
         n->a = *out;
         TRY(parse_or(p, &n->b));

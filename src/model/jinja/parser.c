@@ -155,7 +155,7 @@ int parser_unary(struct parser *p, enum node_kind kind, enum node_op op, uint32_
 
 int parser_binary(struct parser *p, enum node_op op, uint32_t line, struct node *a, struct node *b,
                   struct node **out) {
-    struct node *n;
+    struct node *n = NULL;
     TRY(parser_node(p, NODE_BINARY, line, &n));
     n->op = (uint8_t)op;
     n->a = a;
