@@ -539,6 +539,7 @@ CODE(void, role_control, void) {
 // check_kernels: function packed_next spills 0
 // check_kernels: function packed_next spills 12 on odd.sm_90a
 // check_kernels: function tile_finish spills 0
+// check_kernels: function tile_finish spills 56 on sm_80
 // check_kernels: function tile_finish spills 12 on odd.sm_90a
 // check_kernels: function role_loader spills 0
 // check_kernels: function role_loader spills 36 on odd.sm_80
@@ -546,6 +547,7 @@ CODE(void, role_control, void) {
 // check_kernels: function role_control spills 0
 // check_kernels: function code_mixed spills 12
 // check_kernels: function rows_step spills 80
+// check_kernels: function rows_step spills 184 on sm_100a
 // check_kernels: function code_rows spills 228
 // check_kernels: function code_router spills 0
 // check_kernels: function code_router_rows spills 0
@@ -563,6 +565,7 @@ CODE(void, role_control, void) {
 // check_kernels: function code_latentEv spills 0
 // check_kernels: function code_latent_pages spills 0
 // check_kernels: function code_latentEv spills 364 on deepseek-v2-lite.sm_80
+// check_kernels: function packed_linearILi4ELi4ELi2ELi4E spills 136 on sm_80
 // check_kernels: function packed_linearILi4ELi4ELi2ELi4E spills 168 on deepseek-v2-lite.sm_80
 // check_kernels: qn_mega registers 168 stack 440 spills 184
 // clang-format on
