@@ -57,12 +57,14 @@ __attribute__((target("avx512f"))) static double read_wide(const char *p, size_t
 
 /* Four streams, the quarters of a MB: where AVX-512 is missing that is the fastest way. */
 static double read_narrow(const char *p, size_t bytes) {
-    enum { BLOCK = 1 << 20, QUARTER = BLOCK / 4 };
+    enum { BLOCK = 1 << 20 };
     __m128i s[4] = {0};
-    for (; bytes >= BLOCK; bytes -= BLOCK, p += BLOCK)
-        for (size_t i = 0; i < QUARTER; i += sizeof s[0])
+    for (size_t block; bytes > 0; bytes -= block, p += block) { /* bytes: a multiple of 512 */
+        block = bytes < BLOCK ? bytes : BLOCK;
+        for (size_t i = 0; i < block / 4; i += sizeof s[0])
             for (size_t j = 0; j < 4; j++)
-                s[j] = _mm_or_si128(s[j], _mm_loadu_si128((const void *)(p + j * QUARTER + i)));
+                s[j] = _mm_or_si128(s[j], _mm_loadu_si128((const void *)(p + j * block / 4 + i)));
+    }
     s[0] = _mm_or_si128(_mm_or_si128(s[0], s[1]), _mm_or_si128(s[2], s[3]));
     return (double)_mm_cvtsi128_si64(s[0]);
 }

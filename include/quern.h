@@ -295,7 +295,8 @@ QN_API void qn_engine_params_init(qn_engine_params *params);
  * or parameter and what is wrong with it; QN_ELIMIT when memory does not suffice.
  */
 QN_API int qn_engine_open(const qn_engine_params *params, qn_engine **engine, qn_error *error);
-/* Ends the engine. Its requests must be freed before this call; that cancels those that run. */
+/* Ends the engine. The caller frees all requests of the engine first: qn_request_free cancels a
+ * request that still runs. */
 QN_API void qn_engine_close(qn_engine *engine);
 
 /* The engine's tokenizer, owned by the engine; NULL when the directory has none. */

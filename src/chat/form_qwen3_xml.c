@@ -109,7 +109,7 @@ static enum call_step end_value(struct call_reader *c) {
     return go(c, BODY);
 }
 
-/* Adds the bytes of c->part to the value, up to those that may still begin its end. */
+/* Adds the bytes of c->part to the value, but keeps a tail that may be the start of the end tag. */
 static void release(struct call_reader *c) {
     while (c->part.n > 0 && !mark_begins(CLOSE, &c->part) && !mark_begins(CLOSE + 1, &c->part)) {
         if (c->quoted)

@@ -47,8 +47,7 @@ static void option_entry(struct strbuf *out, const struct option_info *info) {
     strbuf_char(out, '\n');
 }
 
-/* Environment variables that the library reads, except those that only serve tuning
- * (docs/gpu.md). */
+/* Environment variables that the library reads. Variables for tuning are in docs/gpu.md. */
 static const struct {
     const char *name, *help;
 } variables[] = {

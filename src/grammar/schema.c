@@ -42,8 +42,7 @@ uint32_t schema_at(struct schema *s, const char *key, const char *sub, const jso
 
 /* ---- keywords ----------------------------------------------------------------------------- */
 
-/* Keywords that do not restrict which values are valid, beside those that the functions below
- * read. */
+/* Keywords that restrict no value. The functions below read all other known keywords. */
 static const char *const annotations[] = {
     "$comment",       "$schema",    "$defs",       "$id",           "default",
     "definitions",    "deprecated", "description", "discriminator", "example",

@@ -146,9 +146,10 @@ enum {
      * of two threads, one token, k 1024 / 3072, GB/s: 0: 55 / 67, 2 KB: 62 / 54, 6 KB: 70 / 73, 14
      * KB: 56 / 67. */
     GEMM_FAR_BYTES = 6144,
-    /* Four rows from four places: the processor's own prefetchers do most of it. Medians of eleven
-     * runs of two Zen 3 threads, one token, k 768 / 2048, in % of reading in order: 128 bytes: 101
-     * / 105, 256: 108 / 109, 320: 110 / 111, 384: 107 / 110, 1 KB: 98 / 101, 2 KB: 95 / 97. */
+    /* Four rows from four places: the processor's own prefetchers do most of it. Medians of nine or
+     * eleven runs of a loop of this form, two Zen 3 threads, one token, k 768 / 2048, in % of
+     * reading in order: 128 bytes: 101 / 105, 256: 108 / 109, 320: 110 / 111, 384: 107 / 110, 1 KB:
+     * 98 / 101, 2 KB: 95 / 97. */
     GEMM_NEAR_BYTES = 320
 };
 
@@ -415,9 +416,10 @@ static void gemm_any(enum cpu_sum sum, const struct gemm_forms *of, const void *
     };
     uint32_t n = 0;
     if (k <= PARTIAL_TILE) sum = CPU_SUM_WHOLE;
-    if (n_tok <= DOT_TOKENS_FEW)
-        n = gemm_streams(sum, of->few, FEW, a, n_out, n_tok), gemm_skip(&a, n);
-    else if (n_tok <= 2 * DOT_TOKENS)
+    if (n_tok <= DOT_TOKENS_FEW) {
+        n = gemm_streams(sum, of->few, FEW, a, n_out, n_tok);
+        gemm_skip(&a, n);
+    } else if (n_tok <= 2 * DOT_TOKENS)
         for (; n + PANEL * MANY <= n_out; n += PANEL * MANY, gemm_skip(&a, PANEL * MANY))
             gemm_panel(sum, of->many, PANEL, PANEL * MANY, DOT_TOKENS, a, n_tok);
     for (; n + MANY <= n_out; n += MANY, gemm_skip(&a, MANY))

@@ -115,9 +115,9 @@ INLINE float vf_hmax(vf a) {
  * ones. */
 
 /* Two rows of weights, taken apart, and eight accumulators leave room in sixteen registers. Few
- * tokens: four streams. Medians of nine runs of two Zen 3 threads, one token, k 768 / 1024 / 2048,
- * in % of reading in order: four streams 96 / 108 / 110, four rows side by side 67 / 75 / 91, one
- * row 74 / 85 / 86. */
+ * tokens: four streams. Medians of nine to fifteen runs of two Zen 3 threads, one token, k 768 /
+ * 1024 / 2048, in % of reading in order: four streams 96 / 108 / 110, four rows side by side 67 /
+ * 75 / 91, one row 74 / 85 / 86. */
 enum { DOT_ROWS_FEW = 4, DOT_TOKENS_FEW = 2, DOT_ROWS = 2, DOT_TOKENS = 4 };
 
 typedef struct {

@@ -539,7 +539,6 @@ CODE(void, role_control, void) {
 // check_kernels: function packed_next spills 0
 // check_kernels: function packed_next spills 12 on odd.sm_90a
 // check_kernels: function tile_finish spills 0
-// check_kernels: function tile_finish spills 56 on sm_80
 // check_kernels: function tile_finish spills 12 on odd.sm_90a
 // check_kernels: function role_loader spills 0
 // check_kernels: function role_loader spills 36 on odd.sm_80
@@ -565,7 +564,6 @@ CODE(void, role_control, void) {
 // check_kernels: function code_latentEv spills 0
 // check_kernels: function code_latent_pages spills 0
 // check_kernels: function code_latentEv spills 364 on deepseek-v2-lite.sm_80
-// check_kernels: function packed_linearILi4ELi4ELi2ELi4E spills 136 on sm_80
 // check_kernels: function packed_linearILi4ELi4ELi2ELi4E spills 168 on deepseek-v2-lite.sm_80
 // check_kernels: qn_mega registers 168 stack 440 spills 184
 // clang-format on

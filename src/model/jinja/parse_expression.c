@@ -368,7 +368,7 @@ struct operator_row {
 
 static enum node_op operator_at(const struct token *t, const struct operator_row *rows, size_t n) {
     for (size_t i = 0; i < n; i++)
-        if (parser_is_op(t, rows[i].text)) return rows[i].op;
+        if (parser_is_op(t, rows[i].text) || parser_is_word(t, rows[i].text)) return rows[i].op;
     return OP_NONE;
 }
 
@@ -384,20 +384,26 @@ static int parse_power(struct parser *p, struct node **out) {
     return QN_OK;
 }
 
-static int parse_product(struct parser *p, struct node **out) {
-    static const struct operator_row rows[] = {
-        {"*", OP_MULTIPLY}, {"/", OP_DIVIDE}, {"//", OP_FLOOR_DIVIDE}, {"%", OP_MODULO}};
+/* operand (operator operand)..., from left to right, of the operators in rows[n]. */
+static int parse_chain(struct parser *p, const struct operator_row *rows, size_t n,
+                       parse_fn *operand, struct node **out) {
     uint32_t line = p->t->line;
     enum node_op op;
     struct node *right = NULL;
-    TRY(parse_power(p, out));
-    while ((op = operator_at(p->t, rows, COUNT_OF(rows))) != OP_NONE) {
+    TRY(operand(p, out));
+    while ((op = operator_at(p->t, rows, n)) != OP_NONE) {
         parser_advance(p);
-        TRY(parse_power(p, &right));
+        TRY(operand(p, &right));
         TRY(parser_binary(p, op, line, *out, right, out));
         line = p->t->line;
     }
     return QN_OK;
+}
+
+static int parse_product(struct parser *p, struct node **out) {
+    static const struct operator_row rows[] = {
+        {"*", OP_MULTIPLY}, {"/", OP_DIVIDE}, {"//", OP_FLOOR_DIVIDE}, {"%", OP_MODULO}};
+    return parse_chain(p, rows, COUNT_OF(rows), parse_power, out);
 }
 
 static int parse_concat(struct parser *p, struct node **out) {
@@ -421,17 +427,7 @@ static int parse_concat(struct parser *p, struct node **out) {
 
 static int parse_sum(struct parser *p, struct node **out) {
     static const struct operator_row rows[] = {{"+", OP_ADD}, {"-", OP_SUBTRACT}};
-    uint32_t line = p->t->line;
-    enum node_op op;
-    struct node *right = NULL;
-    TRY(parse_concat(p, out));
-    while ((op = operator_at(p->t, rows, COUNT_OF(rows))) != OP_NONE) {
-        parser_advance(p);
-        TRY(parse_concat(p, &right));
-        TRY(parser_binary(p, op, line, *out, right, out));
-        line = p->t->line;
-    }
-    return QN_OK;
+    return parse_chain(p, rows, COUNT_OF(rows), parse_concat, out);
 }
 
 static enum node_op accept_comparison(struct parser *p) {
@@ -482,27 +478,13 @@ static int parse_not(struct parser *p, struct node **out) {
 }
 
 static int parse_and(struct parser *p, struct node **out) {
-    uint32_t line = p->t->line;
-    struct node *right = NULL;
-    TRY(parse_not(p, out));
-    while (parser_accept_word(p, "and")) {
-        TRY(parse_not(p, &right));
-        TRY(parser_binary(p, OP_AND, line, *out, right, out));
-        line = p->t->line;
-    }
-    return QN_OK;
+    static const struct operator_row rows[] = {{"and", OP_AND}};
+    return parse_chain(p, rows, COUNT_OF(rows), parse_not, out);
 }
 
 int parse_or(struct parser *p, struct node **out) {
-    uint32_t line = p->t->line;
-    struct node *right = NULL;
-    TRY(parse_and(p, out));
-    while (parser_accept_word(p, "or")) {
-        TRY(parse_and(p, &right));
-        TRY(parser_binary(p, OP_OR, line, *out, right, out));
-        line = p->t->line;
-    }
-    return QN_OK;
+    static const struct operator_row rows[] = {{"or", OP_OR}};
+    return parse_chain(p, rows, COUNT_OF(rows), parse_and, out);
 }
 
 static int parse_expression_in(struct parser *p, struct node **out) {

@@ -207,7 +207,7 @@ DEV void lm_tile_finish(const struct warp_context *c, const struct cuda_task *ta
  * token, a warp has whole lines of rows. If a lane has eight columns, and eight lanes have the same
  * columns, a warp has whole lines of packed rows. All patches of a warp have the same columns: the
  * number of patches side by side divides the number of warps, so some patches may be empty. */
-enum { PATCH_COLUMNS = 32, PATCHES_AT_ONCE = 4 };
+enum { PATCH_COLUMNS = 32, PATCHES_AT_ONCE = HAS_BULK_COPIES ? 4 : 2 /* four spill on sm_80 */ };
 
 /* The patches of a tile. */
 struct tile_patches {
