@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 
@@ -112,7 +113,7 @@ class Server:
     def descriptors(self):
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
-    def until(self, what, seconds=20):
+    def until(self, what, seconds=60):
         end = time.monotonic() + seconds
         while not what():
             assert time.monotonic() < end, "did not come about"
@@ -153,6 +154,43 @@ class Server:
                 self.process.kill()
                 self.process.wait()
         return False
+
+
+def free_port():
+    with socket.socket() as c:
+        c.bind(("127.0.0.1", 0))
+        return c.getsockname()[1]
+
+
+@contextlib.contextmanager
+def front(n_ports, command, answers, seconds=180):
+    """The ports of a program in front of servers, from the moment at which answers(its first port) holds.
+
+    command(*ports) gives the program's words. Someone else may take a port between its choice here and the program's
+    bind: a program that ends before it answers starts again on other ports, three times in all."""
+    for _ in range(3):
+        ports = [free_port() for _ in range(n_ports)]
+        with tempfile.TemporaryFile("w+") as log:
+            process = subprocess.Popen(command(*ports), stdout=log, stderr=log)
+            try:
+                end = time.monotonic() + seconds
+                while process.poll() is None and not answers(ports[0]):
+                    assert time.monotonic() < end, f"no answer in {seconds} s: {written(log)}"
+                    time.sleep(0.02)
+                if process.poll() is None:
+                    yield ports
+                    return
+            finally:
+                process.terminate()
+                process.wait()
+            said = written(log)
+    raise AssertionError(f"ended three times before it answered: {said}")
+
+
+def written(log):
+    """The last 2,000 characters of an open file."""
+    log.seek(0)
+    return log.read()[-2000:]
 
 
 _known = []

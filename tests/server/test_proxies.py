@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 
-from common import JSON, KNOWN, Server, known, main, skip, socket
+from common import JSON, KNOWN, Server, front, known, main, skip
 
 NGINX = """
 daemon off; master_process off; pid {folder}/nginx.pid; error_log {folder}/error.log;
@@ -63,12 +63,6 @@ if not INSTALLED:
     skip("neither nginx nor haproxy is installed")
 
 
-def free_port():
-    with socket.socket() as c:
-        c.bind(("127.0.0.1", 0))
-        return c.getsockname()[1]
-
-
 def certify(folder):
     """A certificate of a day for 127.0.0.1, signed by itself."""
     subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=127.0.0.1",
@@ -83,17 +77,14 @@ def behind(name, a, b):
     config, command = PROXIES[name]
     with tempfile.TemporaryDirectory() as text:
         folder = pathlib.Path(text)
-        port, tls = free_port(), free_port()
         certify(folder)
-        (folder / "config").write_text(config.format(folder=folder, port=port, tls=tls, a=a.port, b=b.port))
-        program, *words = command(str(folder / "config"))
-        proxy = subprocess.Popen([shutil.which(program, path=PATH), *words], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-        try:
-            a.until(lambda: answers(port))
+
+        def words(port, tls):
+            (folder / "config").write_text(config.format(folder=folder, port=port, tls=tls, a=a.port, b=b.port))
+            program, *rest = command(str(folder / "config"))
+            return [shutil.which(program, path=PATH), *rest]
+        with front(2, words, answers) as (port, tls):
             yield port, tls, ssl.create_default_context(cafile=folder / "cert.pem")
-        finally:
-            proxy.terminate()
-            proxy.wait()
 
 
 def connect(port, trust=None):
@@ -209,7 +200,7 @@ def guarded(name):
 def answers(port):
     try:
         return post(port, KNOWN)[0] in (200, 401)
-    except OSError:
+    except (OSError, http.client.HTTPException):
         return False
 
 

@@ -3,28 +3,22 @@ kept. Answers and streams pass; one server is killed under load, no answer is wr
 77 where the packages cannot be had."""
 import os
 import pathlib
-import subprocess
 import sys
 import threading
 import time
 
 FOLDER = sys.argv.pop(2)
 
-from common import JSON, Server, events, http, json, main, socket  # noqa: E402
+from common import JSON, Server, events, front, http, json, main  # noqa: E402
 from venv import python  # noqa: E402
 
 PYTHON = python(FOLDER)
+os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1"
 ASK = {"model": "tiny", "messages": [{"role": "user", "content": "Tell me a story"}], "max_tokens": 24, "temperature": 0}
 ROUTERS = {
     "sglang": ([PYTHON, "-m", "sglang_router.launch_router"], ["--policy", "cache_aware"]),
     "vllm": ([str(pathlib.Path(PYTHON).parent / "vllm-router")], ["--policy", "consistent_hash"]),
 }
-
-
-def free_port():
-    with socket.socket() as c:
-        c.bind(("127.0.0.1", 0))
-        return c.getsockname()[1]
 
 
 def post(port, body):
@@ -66,24 +60,17 @@ def through(name):
     command, policy = ROUTERS[name]
     with Server("--served-model-name", "tiny") as a, Server("--served-model-name", "tiny") as b:
         want = b.good("/v1/chat/completions", ASK)["choices"][0]["message"]["content"]
-        port = free_port()
-        env = {**os.environ, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
-        router = subprocess.Popen([*command, "--host", "127.0.0.1", "--port", str(port), "--worker-urls",
-                                   f"http://127.0.0.1:{a.port}", f"http://127.0.0.1:{b.port}", *policy,
-                                   "--prometheus-port", str(free_port())], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                                  env=env)
-        try:
-            a.until(lambda: post(port, ASK)[0] == 200, 60)
+        urls = [f"http://127.0.0.1:{a.port}", f"http://127.0.0.1:{b.port}"]
+        with front(2, lambda port, metrics: [*command, "--host", "127.0.0.1", "--port", str(port), "--worker-urls", *urls,
+                                             *policy, "--prometheus-port", str(metrics)],
+                   answers=lambda port: post(port, ASK)[0] == 200) as (port, _):
             chunks = events(post(port, {**ASK, "stream": True})[1])
             assert chunks[-1] == "[DONE]"
             assert "".join(c["choices"][0]["delta"].get("content", "") for c in chunks[:-1]) == want
             assert many(port, 4, 5, want) == [200] * 20
             done = many(port, 4, 10, want, after=lambda: (a.process.kill(), a.process.wait()))
             assert len(done) == 40 and done.count(200) > 20, done
-            b.until(lambda: many(port, 4, 3, want) == [200] * 12, 60)
-        finally:
-            router.terminate()
-            router.wait()
+            b.until(lambda: many(port, 4, 3, want) == [200] * 12, 180)
         b.until(b.idle)
 
 
