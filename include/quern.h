@@ -287,6 +287,11 @@ typedef struct qn_engine_params {
     double linger_ms;   /* how long an idle GPU kernel waits for more requests before it ends, up to
                          * 1,000; 0: 5; below 0: not at all */
     uint32_t max_queue; /* requests that wait for a place; 0: 65536 */
+    int enable_return_routed_experts; /* 1: keep the experts of each position for
+                                       * qn_request_routed_experts. Takes n_layers *
+                                       * experts_per_token * 2 bytes for every position of every
+                                       * place, in the host's memory, and turns the prefix cache
+                                       * off */
 } qn_engine_params;
 QN_API void qn_engine_params_init(qn_engine_params *params);
 
@@ -487,6 +492,16 @@ QN_API const int32_t *qn_request_prompt_ids(const qn_request *request, size_t *n
  */
 QN_API int qn_request_prompt_logprobs(qn_request *request, const float **logprobs,
                                       const qn_token_logprob **top, size_t *n_top, qn_error *error);
+
+enum { QN_NO_EXPERT = 0xffff };
+/* The experts that the tokens of an ended request were sent to, as in vLLM and SGLang:
+ * experts[n_positions][n_layers][experts_per_token], the ids of a layer ascending; a layer without
+ * experts has QN_NO_EXPERT. One position for each token of prompt and output but the last one, which
+ * no layer has seen; none if the request made no token. The array lives as long as the request.
+ * Errors: QN_EINVAL (the engine was opened without enable_return_routed_experts), QN_EBUSY (the
+ * request has not ended). */
+QN_API int qn_request_routed_experts(qn_request *request, const uint16_t **experts,
+                                     size_t *n_positions, qn_error *error);
 
 /* Token counts of a request. */
 typedef struct qn_request_stats {

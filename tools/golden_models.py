@@ -13,7 +13,8 @@ when it is made. cases.json:
 
     {"model": NAME, "max_new_tokens": 24, "cases": [
         {"prompt": [ids], "ids": [24 greedy ids], "logprobs": [of those, natural log],
-         "margins": [best logit - second best, at each step]}]}
+         "margins": [best logit - second best, at each step],
+         "experts": [of prompt and ids but the last one: of each layer with experts the ids, ascending]}]}
 
 An implementation that rounds differently may choose another id where the margin is within its
 rounding error; from there on the sequences have nothing to do with each other.
@@ -21,6 +22,7 @@ Needs torch, transformers and safetensors; docs/models.md has the versions last 
 """
 
 import argparse
+import contextlib
 import json
 import pathlib
 import sys
@@ -224,11 +226,24 @@ def save(network, folder, dtype, shards, tied):
     (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=1) + "\n")
 
 
+@contextlib.contextmanager
+def experts_chosen(network):
+    """The experts of every call of every layer that has some, ascending, while the block runs."""
+    chosen = []
+    hooks = [m.register_forward_pre_hook(lambda m, given: chosen.append(given[1].sort(-1).values))
+             for name, m in network.named_modules() if name.endswith(".experts")]
+    yield chosen
+    for hook in hooks:
+        hook.remove()
+
+
 def greedy(network, prompt):
-    """The greedy continuation, its log-probabilities and margins, one full forward pass a token."""
+    """The greedy continuation, its log-probabilities and margins, one full forward pass a token; the experts of the last
+    one, if there are any."""
     ids, out, logprobs, margins = list(prompt), [], [], []
-    with torch.no_grad():
+    with torch.no_grad(), experts_chosen(network) as chosen:
         for _ in range(NEW_TOKENS):
+            chosen.clear()
             logits = network(torch.tensor([ids]), use_cache=False).logits[0, -1].double()
             best, second = torch.topk(logits, 2).values.tolist()
             token = int(logits.argmax())
@@ -236,7 +251,8 @@ def greedy(network, prompt):
             margins.append(round(best - second, 6))
             out.append(token)
             ids.append(token)
-    return {"prompt": list(prompt), "ids": out, "logprobs": logprobs, "margins": margins}
+    case = {"prompt": list(prompt), "ids": out, "logprobs": logprobs, "margins": margins}
+    return case | ({"experts": torch.stack(chosen, 1).tolist()} if chosen else {})
 
 
 def cached(network, prompt):
@@ -294,6 +310,9 @@ def check(name):
     for a, b in zip(have["cases"], want["cases"], strict=True):
         if a["ids"] != b["ids"] or a["prompt"] != b["prompt"]:
             print(f"{name}: prompt of {len(a['prompt'])}: other ids")
+            return False
+        if a.get("experts") != b.get("experts"):
+            print(f"{name}: prompt of {len(a['prompt'])}: other experts")
             return False
         worst = max([worst] + [abs(x - y) for x, y in zip(a["logprobs"], b["logprobs"])])
     print(f"{name}: same ids, log-probabilities within {worst:.6f}")

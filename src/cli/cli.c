@@ -217,6 +217,7 @@ int cli_engine_params(const struct options *o, qn_engine_params *p) {
         return cli_usage("--gpu-memory-utilization: want a share above 0 and up to 1");
     p->kv_cache_memory_bytes = (uint64_t)options_integer(o, OPT_KV_CACHE_MEMORY_BYTES, 0);
     p->no_prefix_caching = options_flag(o, OPT_NO_ENABLE_PREFIX_CACHING);
+    p->enable_return_routed_experts = options_flag(o, OPT_ENABLE_RETURN_ROUTED_EXPERTS);
     p->max_inter_token_latency_ms = options_number(o, OPT_MAX_INTER_TOKEN_LATENCY_MS, 0);
     if (!(p->max_inter_token_latency_ms >= 0 && p->max_inter_token_latency_ms <= 60000))
         return cli_usage("--max-inter-token-latency-ms: want 0 to 60000");

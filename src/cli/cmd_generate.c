@@ -139,8 +139,37 @@ static json_t *top_json(const qn_token_logprob *top, size_t n) {
     return array;
 }
 
+/* The experts of a position's layers: an empty list where a layer has none. */
+static json_t *position_json(const uint16_t *experts, const qn_engine_info *info) {
+    json_t *layers = json_array();
+    for (uint32_t l = 0; l < info->n_layers; l++) {
+        json_t *ids = json_array();
+        for (uint32_t k = 0; k < info->experts_per_token; k++) {
+            const uint16_t id = experts[l * info->experts_per_token + k];
+            if (id != QN_NO_EXPERT) json_array_append_new(ids, json_integer(id));
+        }
+        json_array_append_new(layers, ids);
+    }
+    return layers;
+}
+
+/* Writes the experts of each position; nothing if not requested. */
+static void put_routed_experts(json_t *o, const struct run *run, qn_request *request) {
+    qn_engine_info info = {.struct_size = sizeof info};
+    const uint16_t *experts;
+    size_t n;
+    if (qn_request_routed_experts(request, &experts, &n, NULL) != QN_OK) return;
+    qn_engine_get_info(run->engine, &info);
+    json_t *positions = json_array();
+    for (size_t i = 0; i < n; i++)
+        json_array_append_new(
+            positions, position_json(experts + i * info.n_layers * info.experts_per_token, &info));
+    json_object_set_new(o, "routed_experts", positions);
+}
+
 /* Writes the fields of one output into *o. */
-static void put_answer(json_t *o, const struct run *run, const struct tally *t) {
+static void put_answer(json_t *o, const struct run *run, const struct answer *answer) {
+    const struct tally *t = &answer->tally;
     json_t *ids = json_array(), *logprobs = json_array(), *tops = json_array();
     for (size_t i = 0; i < t->n; i++) {
         json_array_append_new(ids, json_integer(t->items[i].id));
@@ -158,6 +187,7 @@ static void put_answer(json_t *o, const struct run *run, const struct tally *t) 
                         t->stop                 ? json_string(t->stop)
                         : t->stop_token_id >= 0 ? json_integer(t->stop_token_id)
                                                 : json_null());
+    put_routed_experts(o, run, answer->request);
 }
 
 /* Writes the scores of the prompt's tokens, null for the first; nothing if not requested. */
@@ -182,7 +212,7 @@ static void put_outputs(json_t *o, const struct run *run, const struct job *job)
     for (uint32_t i = 0; i < job->n; i++) {
         json_t *one = json_object();
         json_object_set_new(one, "index", json_integer(i));
-        put_answer(one, run, &job->answers[i].tally);
+        put_answer(one, run, &job->answers[i]);
         json_object_set_new(one, "stats",
                             tally_json(&job->answers[i].tally, job->answers[i].request));
         json_array_append_new(outputs, one);
@@ -205,7 +235,7 @@ static json_t *job_json(const struct run *run, const struct job *job) {
         if (job->n > 1) {
             put_outputs(o, run, job);
         } else {
-            put_answer(o, run, &job->answers[0].tally);
+            put_answer(o, run, &job->answers[0]);
             json_object_set_new(o, "stats",
                                 tally_json(&job->answers[0].tally, job->answers[0].request));
         }
@@ -301,7 +331,8 @@ int cmd_generate(const struct options *o) {
     qn_engine_params params;
     qn_engine *engine = NULL;
     struct prompts prompts = {0};
-    const enum option listed[] = {OPT_LOGPROBS, OPT_PROMPT_LOGPROBS};
+    const enum option listed[] = {OPT_LOGPROBS, OPT_PROMPT_LOGPROBS,
+                                  OPT_ENABLE_RETURN_ROUTED_EXPERTS};
     for (size_t i = 0; i < COUNT_OF(listed); i++)
         if (o->values[listed[i]].given && !cli_wants_json(o))
             return cli_usage("--%s: shown with --format json only", option_table[listed[i]].name);

@@ -308,7 +308,7 @@ struct cuda_task {
     uint64_t w, in, norm, bias, more, more2, out, out2;
     /* P of SPLIT, STEP, MERGE, LATENT_MERGE; parts of a row's squares; PACK_LOGITS: eights of what
      * it reads; LATENT_NORM, LATENT_HEADS: columns of x, of c; LINEAR_SPLITK: row blocks of a part;
-     * SPLITK_SUM: parts. */
+     * SPLITK_SUM: parts; ROUTE: the layer. */
     uint16_t n_pieces;
     uint16_t eights; /* rows / PACK_ROWS of the packed activations that it reads or writes */
     /* How a task with weights goes through its pages (block/walk.cuh); cuda_form.c decides. */

@@ -418,6 +418,7 @@ static uint32_t n_pieces(const struct prog_header *p, const struct prog_op *op) 
     case OP_LATENT_MERGE:
     case OP_ATTENTION_MERGE: return tensor_of(p, op->in[MERGE_PART])->shape[2];
     case OP_PACK_LOGITS: return eights_of(tensor_of(p, op->in[PACK_X]));
+    case OP_ROUTE: return (uint32_t)op->layer;
     case OP_LATENT_NORM: return tensor_of(p, op->in[LATENT_NORM_X])->shape[1];
     case OP_LATENT_HEADS: return tensor_of(p, op->in[LATENT_C])->shape[1];
     case OP_LINEAR_SPLITK: return tensor_of(p, op->in[PARTS_W])->shape[0] / CUDA_PAGE_ROWS;

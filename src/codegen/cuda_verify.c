@@ -461,6 +461,7 @@ static uint64_t pieces_of(const struct cuda_proof *f, const struct prog_op *op) 
     case OP_LATENT_MERGE:
     case OP_ATTENTION_MERGE: return columns_of(cuda_proof_tensor(f, op, F_IN)) / state;
     case OP_PACK_LOGITS: return eights_in(cuda_proof_tensor(f, op, F_IN));
+    case OP_ROUTE: return (uint64_t)op->layer;
     case OP_LATENT_NORM: return columns_of(cuda_proof_tensor(f, op, F_IN));
     case OP_LATENT_HEADS: return columns_of(cuda_proof_tensor(f, op, F_MORE));
     case OP_LINEAR_SPLITK: /* of a part's columns */

@@ -26,7 +26,7 @@ struct backend_config {
     uint32_t n_kv_blocks; /* from the engine's plan */
     uint32_t max_batched; /* token rows that prefill fills an iteration up to */
     uint32_t n_top;       /* most likely tokens that a request can list; only where lists_top */
-    bool prefix_cache;    /* rt_options has these four */
+    bool routes, prefix_cache; /* rt_options has these five */
     uint64_t hash_seed, max_step_ns, linger_ns;
     struct rt_trace *trace; /* rings to write (trace.h), NULL: none; only where `traces` */
     /* Called while an instance opens, as quern.h's qn_progress_fn; may be NULL. */

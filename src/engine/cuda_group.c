@@ -24,6 +24,7 @@ struct rt_options cuda_group_protocol(const struct backend_cuda_options *o,
                                .linger_ns = config->linger_ns,
                                .max_step_ns = config->max_step_ns,
                                .hash_seed = config->hash_seed,
+                               .routes = config->routes,
                                .prefix_cache = config->prefix_cache};
 }
 

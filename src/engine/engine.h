@@ -68,6 +68,7 @@ struct qn_request {
     qn_token_logprob *tops;         /* [runtime.max_tokens][n_top] */
     float *prompt_logprobs;         /* [runtime.n_prompt]; NULL unless `scores`, as the next */
     qn_token_logprob *prompt_tops;  /* [runtime.n_prompt][n_prompt_top] */
+    uint16_t *routes;               /* [n_prompt + max_tokens][engine->route_stride]; may be NULL */
     struct rt_token_value *biases;  /* [runtime.n_biases] */
     struct guide *guide;            /* while QUEUED; NULL: the output is free */
     uint32_t n_seen;                /* tokens that the runtime has given */
@@ -105,6 +106,7 @@ struct qn_engine {
     struct qn_engine_info info;
     uint64_t seed;
     uint32_t max_logprobs; /* most likely tokens that a request may list */
+    uint32_t route_stride; /* rt_batch.route_stride; 0: no routes are kept */
     pid_t process;         /* the process that opened it; no other one may use it */
 
     pthread_mutex_t mutex;      /* over everything below, and the shared part of requests */

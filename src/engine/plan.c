@@ -114,7 +114,9 @@ static int choose_scheduling(struct diag *d, const qn_engine_params *p, struct e
     if (!(linger <= 1000)) return fail(d, QN_EINVAL, "linger_ms: want at most 1000");
     c->max_step_ns = (uint64_t)(bound * 1e6);
     c->linger_ns = linger < 0 ? 0 : (uint64_t)((linger == 0 ? DEFAULT_LINGER_MS : linger) * 1e6);
-    c->prefix_cache = p->no_prefix_caching == 0;
+    c->routes = p->enable_return_routed_experts != 0;
+    /* A position that a request finds computed has no route of that request. */
+    c->prefix_cache = p->no_prefix_caching == 0 && !c->routes;
     if (getrandom(&c->hash_seed, sizeof c->hash_seed, 0) != (ssize_t)sizeof c->hash_seed)
         return fail(d, QN_EIO, "getrandom: no random numbers for the prefix cache");
     return QN_OK;
@@ -141,6 +143,8 @@ int plan_before(struct diag *d, const qn_engine_params *p, const struct model *m
                 const struct backend *backend, struct engine_plan *plan) {
     *plan = (struct engine_plan){0};
     struct compile_options *c = &plan->compile;
+    if (p->enable_return_routed_experts != 0 && model->spec.experts.n == 0)
+        return fail(d, QN_EINVAL, "enable_return_routed_experts: %s has no experts", p->model);
     TRY(choose_device(d, p, backend, plan));
     TRY(choose_scheduling(d, p, plan));
     compile_options_init(c);

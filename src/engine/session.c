@@ -106,6 +106,7 @@ static void request_release(struct qn_request *r) {
     guide_free(r->guide);
     free(r->prompt_logprobs);
     free(r->prompt_tops);
+    free(r->routes);
     free(r);
 }
 
@@ -155,6 +156,12 @@ static int take_outputs(struct diag *d, struct qn_request *r) {
     if (r->scores)
         TRY(take_lists(d, r->runtime.n_prompt, r->n_prompt_top, &r->prompt_logprobs,
                        &r->prompt_tops));
+    if (r->engine->route_stride > 0) {
+        const size_t bytes =
+            (r->runtime.n_prompt + n) * r->engine->route_stride * sizeof *r->routes;
+        r->routes = malloc(bytes);
+        if (!r->routes) return fail_nomem(d, bytes, "a request");
+    }
     r->ids = malloc(n * sizeof *r->ids);
     return r->ids ? QN_OK : fail_nomem(d, n * sizeof *r->ids, "a request");
 }
@@ -312,6 +319,20 @@ static void copy_scores(struct qn_request *r, const struct mailbox_view *view) {
     if (n_top > 0) copy_tops(r->prompt_tops + n_top, n_top, view->scored_tops, view->n_top, n);
 }
 
+/* Copies the routes of positions that were computed for output tokens [first, n), and marks the
+ * layers that have no experts. */
+static void copy_routes(struct qn_request *r, const struct mailbox_view *view, uint32_t first,
+                        uint32_t n) {
+    const size_t stride = r->engine->route_stride, n_prompt = r->runtime.n_prompt;
+    const size_t from = first > 0 ? n_prompt + first - 1 : 0, end = n_prompt + n - 1;
+    memcpy(r->routes + from * stride, view->routes + from * stride,
+           (end - from) * stride * sizeof *r->routes);
+    const struct model_spec *s = &r->engine->model->spec;
+    for (size_t at = from * s->n_layers; at < end * s->n_layers; at++)
+        for (uint32_t k = 0; k < s->experts.top_k && !spec_is_sparse(s, at % s->n_layers); k++)
+            r->routes[at * s->experts.top_k + k] = QN_NO_EXPERT;
+}
+
 /* Copies new tokens. Tokens that are seen at once came one after the other, so their times are
  * spread over the time since the token before them, or since submission: a host that was asleep
  * does not make steps of length zero. */
@@ -336,6 +357,7 @@ static void copy_tokens(struct qn_request *r, const struct mailbox_view *view) {
     if (n > first && r->n_top > 0)
         copy_tops(r->tops + (size_t)first * r->n_top, r->n_top,
                   view->tops + (size_t)first * view->n_top, view->n_top, n - first);
+    if (n > first && view->routes) copy_routes(r, view, first, n);
     r->n_seen = n;
     r->n_cached = view->n_cached;
     r->n_preempted = view->n_preempted;
@@ -646,6 +668,21 @@ int qn_request_prompt_logprobs(qn_request *request, const float **logprobs,
     *logprobs = request->prompt_logprobs;
     *top = request->prompt_tops;
     *n_top = request->n_prompt_top;
+    return api_return(rc, &d, error);
+}
+
+int qn_request_routed_experts(qn_request *request, const uint16_t **experts, size_t *n_positions,
+                              qn_error *error) {
+    struct diag d = {0};
+    int rc = QN_OK;
+    if (request->engine->route_stride == 0)
+        rc = fail(&d, QN_EINVAL,
+                  "routed experts: the engine was opened without enable_return_routed_experts");
+    else if (request->finish_reason == QN_RUNNING)
+        rc = fail(&d, QN_EBUSY, "routed experts: there when the request has ended");
+    *experts = request->routes;
+    *n_positions =
+        request->n_given > 0 ? request->runtime.n_prompt + (size_t)request->n_given - 1 : 0;
     return api_return(rc, &d, error);
 }
 

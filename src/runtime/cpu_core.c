@@ -33,6 +33,7 @@ static struct rt_options options_of(const struct cpu_config *c, uint32_t n_block
         .linger_ns = c->linger_ns,
         .max_step_ns = c->max_step_ns,
         .hash_seed = c->hash_seed,
+        .routes = c->routes,
         .prefix_cache = c->prefix_cache,
         .deadline_ns = deadline < 0 ? 0 : (uint64_t)(MIN(deadline, 1e9) * 1e9),
     };

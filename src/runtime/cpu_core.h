@@ -27,7 +27,7 @@ struct cpu_config {
     double deadline_s;           /* a wait longer than this is a stall; 0: 10, < 0: none */
     uint32_t max_batched_tokens; /* 0: no limit besides the largest variant */
     uint32_t n_top;              /* most likely tokens that can be listed beside each */
-    bool prefix_cache;           /* rt_options has these four */
+    bool routes, prefix_cache;   /* rt_options has these five */
     uint64_t hash_seed, max_step_ns, linger_ns;
     bool serve; /* threads wait for requests; otherwise cpu_backend_run runs until idle */
     struct rt_trace *trace; /* borrowed; rt_trace.h; NULL: no trace */

@@ -232,6 +232,10 @@ int mailbox_poll(struct diag *d, struct mailbox *m, uint32_t slot, struct mailbo
     view->tops = view->n_top > 0 ? lists->tops + first * view->n_top : NULL;
     view->scored_tops =
         view->n_top > 0 ? view->tops - (uint64_t)view->n_scored * view->n_top : NULL;
+    const struct rt_batch *b = &m->limits;
+    const bool routed = b->routes != NULL && view->n_out > 0;
+    view->n_routed = routed ? rt->mail_requests[slot].n_prompt + view->n_out - 1 : 0;
+    view->routes = routed ? b->routes + (uint64_t)slot * b->max_model_len * b->route_stride : NULL;
     return QN_OK;
 }
 

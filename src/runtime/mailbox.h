@@ -39,6 +39,9 @@ struct mailbox_view {
     const struct rt_token_value *tops; /* [][n_top] beside `tokens`; the first rt_request.n_top of
                                         * each are valid */
     const struct rt_token_value *scored_tops; /* [n_scored][n_top] likewise */
+    uint32_t n_routed;      /* positions whose experts are known: of all tokens but the newest one;
+                             * 0 before the first output token, and where routes are not kept */
+    const uint16_t *routes; /* [n_routed][rt_batch.route_stride] */
 };
 
 /* `rt` and the memory behind it must outlive the mailbox. Errors: QN_ENOMEM. */

@@ -149,11 +149,15 @@ struct rt_batch {
     int32_t *block_table;        /* [n_slots][max_blocks] */
     struct rt_lists *lists;      /* NULL: the backend has none */
     struct rt_reads *reads;
+    /* [n_slots][max_model_len][route_stride] the experts that a token is sent to, at its position:
+     * of each layer with experts the top_k ids that ROUTE chose, ascending. NULL: not kept */
+    uint16_t *routes;
     uint32_t n_slots;
     uint32_t max_model_len;
     uint32_t max_blocks; /* KV blocks per request, at most */
     uint32_t kv_block;
     uint32_t n_kv_blocks;
+    uint32_t route_stride; /* ids of a position: n_layers * top_k; 0: no routes are kept */
 };
 
 #endif

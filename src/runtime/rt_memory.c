@@ -58,6 +58,12 @@ static void parts_of_protocol(const struct prog_header *p, struct rt_memory *m) 
     part(m, RT_PART_EPOCHS, p->section[SECTION_VARIANT].count, 4);
 }
 
+/* rt_batch.route_stride; 0: no routes are kept. */
+static uint32_t route_stride(const struct prog_header *p, const struct rt_options *o) {
+    const struct model_spec *s = PROG(p, MODEL);
+    return o->routes ? s->n_layers * s->experts.top_k : 0;
+}
+
 static void parts_of_batch(const struct prog_header *p, struct rt_memory *m) {
     uint64_t positions = (uint64_t)p->n_slots * p->max_model_len;
     part(m, RT_PART_RUNNING, p->n_slots, 4);
@@ -90,6 +96,7 @@ static void parts_of_batch(const struct prog_header *p, struct rt_memory *m) {
     part(m, RT_PART_COMMANDS, m->n_commands, sizeof(struct rt_command));
     part(m, RT_PART_POSTS, p->n_slots, sizeof(struct rt_post));
     part(m, RT_PART_MASKS, (uint64_t)p->n_slots * rt_mask_stride(PROG(p, MODEL)->vocab), 4);
+    part(m, RT_PART_ROUTES, positions * route_stride(p, &m->options), sizeof(uint16_t));
     part(m, RT_PART_MAIL_REQUESTS, p->n_slots * separate, sizeof(struct rt_request));
     part(m, RT_PART_PROMPTS, positions * separate, 4);
     part(m, RT_PART_OUT_TOKENS, positions * separate, 4);
@@ -183,6 +190,7 @@ static void bind_batch(const struct rt_memory *m, const struct prog_header *p, c
         .max_blocks = m->max_blocks,
         .kv_block = p->kv_block,
         .n_kv_blocks = m->options.n_kv_blocks,
+        .route_stride = route_stride(p, &m->options),
     };
 }
 
@@ -194,6 +202,7 @@ void rt_memory_bind(const struct rt_memory *m, const struct prog_header *layout,
     bind_program(layout, program, rt);
     bind_choices(m, rt);
     bind_batch(m, layout, s, batch);
+    if (m->bytes[RT_PART_ROUTES] > 0) batch->routes = (void *)(l + m->offset[RT_PART_ROUTES]);
     rt->shared = (void *)(s + m->offset[RT_PART_SHARED]);
     rt->stall = (void *)(s + m->offset[RT_PART_STALL]);
     rt->control = (void *)(s + m->offset[RT_PART_CONTROL]);

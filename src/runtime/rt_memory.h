@@ -6,7 +6,8 @@
  *   state   shared | stall | control | counters | beats | JIT tasks | ranks | epochs | running |
  *           news | pool | turns | blocks | block tokens | buckets | durations | batch | slots |
  *           requests | rows | block table | tokens | logprobs | lists | tops | biases
- *   mail    mail | commands | posts | masks [| requests | prompts | out tokens | out logprobs]
+ *   mail    mail | commands | posts | masks | routes [| requests | prompts | out tokens |
+ *           out logprobs]
  *
  * Every part begins on a multiple of 64. The bracketed parts exist when the mailbox is `separate`
  * (host memory beside a device); otherwise both sides use the ones in `state`.
@@ -29,6 +30,7 @@ struct rt_options {
     bool until_idle;      /* a launch ends when there is no work left */
     bool separate;        /* the mailbox is in other memory than the state */
     uint32_t n_top;       /* rt_lists.n_top; 0 if `separate`, where there are no lists */
+    bool routes;          /* the experts of each position are kept (rt_batch.routes) */
     uint64_t deadline_ns; /* 0: none */
     uint64_t linger_ns;   /* this and the next three: as in struct rt_pool */
     uint64_t max_step_ns;
@@ -73,6 +75,7 @@ enum rt_part {
     RT_PART_COMMANDS,
     RT_PART_POSTS,
     RT_PART_MASKS,
+    RT_PART_ROUTES,
     RT_PART_MAIL_REQUESTS,
     RT_PART_PROMPTS,
     RT_PART_OUT_TOKENS,

@@ -109,6 +109,17 @@ for flag in "--top-p 0.000001" "--repetition-penalty 0.01" "--top-p 1e-20"; do
     run 0 generate $TINY -q -p Once --max-tokens 2 --temperature 1 $flag
 done
 
+# The experts of each position.
+MOE=tests/golden/models/deepseek-v2-lite # a dense layer, then two of nine experts
+run 0 generate --model $MOE -q --prompt-ids 1,2,3 --max-tokens 4 --ignore-eos --enable-return-routed-experts --format json
+check 'len(o[0]["routed_experts"]) == 3 + 4 - 1'
+check 'all(p[0] == [] and len(p) == 3 for p in o[0]["routed_experts"])'
+check 'all(len(set(l)) == 3 and l == sorted(l) and l[-1] < 9 for p in o[0]["routed_experts"] for l in p[1:])'
+run 0 generate --model $MOE -q --prompt-ids 1,2,3 --max-tokens 4 --format json
+check '"routed_experts" not in o[0]'
+refused 2 "--enable-return-routed-experts: shown with --format json" generate --model $MOE --prompt-ids 1 -q --enable-return-routed-experts
+refused 1 "models/tiny has no experts" generate $TINY --prompt Once -q --enable-return-routed-experts --format json
+
 # A model whose logits are no numbers: an error with a message, never entries that are missing.
 cp -r $TINY "$T/poisoned" && chmod -R u+w "$T/poisoned"
 python3 - "$T/poisoned/model.safetensors" <<'P'

@@ -24,11 +24,13 @@
 #include "engine/recipe.h"
 #include "engine/compile.h"
 #include "engine/compile_option.h"
+#include "quern.h"
 #include "runtime/trace_rings.h"
 
 /* The patience is a slow emulated card's, on a busy host. */
 enum { N_SLOTS = 8, MAX_SLOTS = 64, MAX_LEN = 512, MAX_OUT = 64, PATIENCE_S = 300 };
 enum { MAX_SCORED = 400 };    /* positions of a prompt */
+enum { MAX_ROUTES = 10000 };  /* ids of a request's experts */
 enum { MAX_CONTEXT = 40000 }; /* of test_long_context */
 
 struct rig {
@@ -123,6 +125,7 @@ static inline int rig_open(struct diag *d, const struct backend *backend,
     config.n_kv_blocks = c.n_slots * CEIL_DIV(c.max_model_len, c.kv_block);
     if (o->n_kv_blocks > 0) config.n_kv_blocks = o->n_kv_blocks;
     config.prefix_cache = o->prefix_cache;
+    config.routes = r->model->spec.experts.n != 0;
     config.max_batched = c.max_batched_tokens;
     if (o->flight > 0) return open_traced(d, &config, o->flight, r);
     return backend->open(d, r->program, r->weights, &config, &r->instance);
@@ -152,6 +155,9 @@ struct result {
     float logprobs[MAX_OUT];
     uint32_t n_cached, n_preempted;
     float scores[MAX_SCORED]; /* [n_scored] */
+    uint32_t n_routes;        /* ids: of all positions but the last one, or as many as fit;
+                               * QN_NO_EXPERT in layers without experts */
+    uint16_t routes[MAX_ROUTES];
 };
 
 static inline struct rt_request runtime_request(const struct request *q) {
@@ -175,6 +181,16 @@ static inline int submit(struct diag *d, struct rig *r, const struct request *q,
     return r->backend->submit(d, r->instance, &runtime, NULL, q->prompt, slot);
 }
 
+static inline void take_routes(const struct rig *r, const struct mailbox_view *view,
+                               struct result *out) {
+    const struct model_spec *s = &r->model->spec;
+    out->n_routes = MIN(view->n_routed * s->n_layers * s->experts.top_k, (uint32_t)MAX_ROUTES);
+    for (uint32_t i = 0; i < out->n_routes; i++) {
+        const bool sparse = spec_is_sparse(s, i / s->experts.top_k % s->n_layers);
+        out->routes[i] = sparse ? view->routes[i] : QN_NO_EXPERT;
+    }
+}
+
 static inline int collect(struct diag *d, struct rig *r, uint32_t slot, struct result *out) {
     struct mailbox_view view;
     uint32_t seen = 0;
@@ -189,6 +205,7 @@ static inline int collect(struct diag *d, struct rig *r, uint32_t slot, struct r
             out->n_preempted = view.n_preempted;
             memcpy(out->ids, view.tokens, out->n * sizeof *out->ids);
             memcpy(out->logprobs, view.logprobs, out->n * sizeof *out->logprobs);
+            take_routes(r, &view, out);
             return r->backend->release(d, r->instance, slot);
         }
         TRY(r->backend->wait(d, r->instance, &seen, 0.05));
@@ -218,13 +235,17 @@ static inline struct request made_up(uint32_t seed, uint32_t n_prompt, uint32_t 
     return q;
 }
 
-/* The same tokens and bits of log-probabilities, which are numbers. */
+/* The same tokens and bits of log-probabilities, which are numbers, and the same experts. */
 static inline void assert_same(const struct result *a, const struct result *b, const char *what) {
     for (uint32_t i = 0; i < MAX_OUT; i++)
         if (isnan(b->logprobs[i]) || a->n != b->n || a->ids[i] != b->ids[i] ||
             memcmp(&a->logprobs[i], &b->logprobs[i], sizeof a->logprobs[i]) != 0)
             DIE("%s: token %u: %d (%.9g), before %d (%.9g); %u and %u tokens", what, i, b->ids[i],
                 (double)b->logprobs[i], a->ids[i], (double)a->logprobs[i], b->n, a->n);
+    for (uint32_t i = 0; i < MAX(a->n_routes, b->n_routes); i++)
+        if (a->n_routes != b->n_routes || a->routes[i] != b->routes[i])
+            DIE("%s: id %u of %u: expert %u, before %u of %u", what, i, b->n_routes, b->routes[i],
+                a->routes[i], a->n_routes);
 }
 
 #endif

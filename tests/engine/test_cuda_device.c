@@ -6,6 +6,7 @@
  * is the length of a long context (1100, at most 40000). With tests/emulator's libraries for the
  * driver and NVRTC the same tests run on no GPU at all. */
 #include "engine/cuda_rig.h"
+#include "golden_experts.h"
 #include "inspect/trace.h"
 #include "runtime/rt_sync.h"
 
@@ -28,6 +29,7 @@ static bool is_brief(void) {
  * models. Where the two best logits are nearer than MARGIN either may win, and nothing after that
  * can be compared. */
 static const double MARGIN = 0.15, LOGPROB_ERROR = 0.15; /* as tests/engine/test_engine.c has */
+static const double OTHER_EXPERTS = 0.05;                /* share of a model's sets */
 
 /* ---- golden models ---- */
 
@@ -35,6 +37,7 @@ struct golden {
     struct request q;
     struct result want;
     double margins[MAX_OUT];
+    json_t *experts; /* NULL: the model has none */
 };
 
 static uint32_t read_ints(const json_t *a, int32_t *out, uint32_t most) {
@@ -57,6 +60,7 @@ static size_t read_cases(const char *dir, struct golden *cases) {
         const json_t *c = json_array_get(list, k);
         struct golden *g = &cases[k];
         memset(g, 0, sizeof *g);
+        g->experts = json_incref(json_object_get(c, "experts"));
         g->q.n_prompt = read_ints(json_object_get(c, "prompt"), g->q.prompt, MAX_LEN - MAX_OUT);
         g->q.max_tokens = g->want.n = read_ints(json_object_get(c, "ids"), g->want.ids, MAX_OUT);
         for (uint32_t i = 0; i < g->want.n; i++) {
@@ -90,6 +94,20 @@ static uint32_t compare(const char *name, const struct golden *g, const struct r
     return g->want.n;
 }
 
+/* Compares the experts of a golden model's requests; they differ where rounding tipped the scales.
+ */
+static void check_experts(const struct model_spec *s, const struct golden *g,
+                          const struct result *have, uint32_t n, struct golden_sets *sets) {
+    if (s->experts.n == 0) {
+        assert_true(have->n_routes == 0 && g->experts == NULL);
+        return;
+    }
+    const size_t positions = g->q.n_prompt + n - (n > 0);
+    assert_true(have->n_routes >= positions * s->n_layers * s->experts.top_k);
+    golden_compare_experts(g->experts, have->routes, positions, s->n_layers, s->experts.top_k,
+                           sets);
+}
+
 /* Whether the model can run there. */
 static bool check_model(const struct backend *backend, const char *name) {
     static struct golden cases[MAX_CASES];
@@ -100,6 +118,7 @@ static bool check_model(const struct backend *backend, const char *name) {
     const bool brief = is_brief();
     uint32_t compared = 0, total = 0;
     double worst = 0;
+    struct golden_sets sets = {0};
     snprintf(dir, sizeof dir, "%s/%s", GOLDEN, name);
     int rc = rig_open(&d, backend, &(struct rig_options){.dir = dir}, &r);
     if (rc == QN_EUNSUPPORTED) {
@@ -113,13 +132,19 @@ static bool check_model(const struct backend *backend, const char *name) {
         if (brief && cases[k].q.n_prompt > 40) continue;
         if (brief) cases[k].want.n = cases[k].q.max_tokens = MIN(cases[k].want.n, 6u);
         generate(&r, &cases[k].q, 1, &have);
-        compared += compare(name, &cases[k], &have, &worst);
+        const uint32_t same = compare(name, &cases[k], &have, &worst);
+        check_experts(&r.model->spec, &cases[k], &have, same, &sets);
+        compared += same;
         total += cases[k].want.n;
     }
+    for (size_t k = 0; k < n; k++) json_decref(cases[k].experts);
     rig_close(&r);
-    print_message("%-24s %u of %u tokens compared, log-probabilities within %.4f\n", name, compared,
-                  total, worst);
+    print_message(
+        "%-24s %u of %u tokens compared, log-probabilities within %.4f, %zu of %zu sets of "
+        "experts differ\n",
+        name, compared, total, worst, sets.n_other, sets.n);
     assert_true(total > 0 && 2 * compared > total);
+    assert_true((double)sets.n_other <= OTHER_EXPERTS * (double)sets.n);
     return true;
 }
 

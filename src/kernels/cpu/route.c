@@ -73,6 +73,17 @@ static void softmax(const struct cpu_task *t, const float *logits, uint32_t n, f
     for (uint32_t i = 0; i < n; i++) p[i] /= sum;
 }
 
+/* Stores a row's experts, if the engine keeps them. */
+static void keep_route(const struct cpu_task *t, uint32_t row, const int32_t *experts) {
+    const struct rt_batch *b = t->batch;
+    const uint32_t K = t->op->attrs.top_k;
+    if (b->routes == NULL) return;
+    const uint64_t position =
+        (uint64_t)b->rows.slot[row] * b->max_model_len + b->rows.position[row];
+    uint16_t *ids = b->routes + position * b->route_stride + (size_t)t->op->layer * K;
+    for (uint32_t i = 0; i < K; i++) ids[i] = (uint16_t)experts[i];
+}
+
 /* Writes a row's experts and weights, by ascending id; counts the slots of each expert. */
 static void route_row(const struct cpu_task *t, const struct route_scratch *l, const float *logits,
                       int32_t *experts, float *weight) {
@@ -124,9 +135,12 @@ void cpu_route(const struct cpu_task *t) {
     const uint32_t capacity = PROG(t->program, TENSOR)[t->op->out[ROUTE_OUT_LIST]].shape[0];
     const struct route_scratch l = layout(t->scratch, a, rows_of(t->program, t->op));
     memset(l.first, 0, (a->experts + (size_t)1) * sizeof *l.first);
-    for (uint32_t r = 0; r < n_rows; r++)
-        route_row(t, &l, logits + (size_t)r * (a->experts + a->gates), l.experts + (size_t)r * K,
+    for (uint32_t r = 0; r < n_rows; r++) {
+        int32_t *experts = l.experts + (size_t)r * K;
+        route_row(t, &l, logits + (size_t)r * (a->experts + a->gates), experts,
                   weight + (size_t)r * (K + a->gates));
+        keep_route(t, r, experts);
+    }
     const uint32_t n_listed = list_experts(a, l.first, list);
     count_reads(t->batch, n_listed);
     for (uint32_t n = n_listed; n < capacity; n++) list[(size_t)n * EXPERT_WORDS + EXPERT_ID] = -1;

@@ -20,6 +20,7 @@
 #ifndef QN_CUDA_EXPERT_ROUTE_CUH
 #define QN_CUDA_EXPERT_ROUTE_CUH
 
+#include "kernels/cuda/data/kv.cuh"
 #include "kernels/cuda/expert/expert_list.cuh"
 
 enum {
@@ -157,7 +158,16 @@ DEV float route_warp_sum(float v) {
     return v;
 }
 
-/* Stores a row's weights by ascending id, and its gate. */
+/* Where a row's ids are kept (rt_batch.routes); NULL: nowhere. */
+DEV uint16_t *route_ids_at(const struct cuda_task *task, uint32_t row) {
+    const struct rt_batch *b = &SHARED->batch;
+    if (b->routes == nullptr) return nullptr;
+    const uint64_t at =
+        (uint64_t)row_slot(SHARED, row) * b->max_model_len + row_position(SHARED, row);
+    return b->routes + at * b->route_stride + task->n_pieces * QN_TOP_K;
+}
+
+/* Stores a row's weights by ascending id, and its gate; keeps its ids. */
 DEV void route_weigh(const struct cuda_task *task, const struct route_row *r, uint32_t row,
                      uint32_t lane) {
     float *weight = (float *)task->more + (uint64_t)row * (QN_TOP_K + QN_EXPERT_GATES);
@@ -170,12 +180,15 @@ DEV void route_weigh(const struct cuda_task *task, const struct route_row *r, ui
     }
     const float sum = route_warp_sum(QN_EXPERT_NORMED ? own : all);
     const float scale = reciprocal_fast(sum) * __uint_as_float(QN_EXPERT_SCALE_BITS);
+    uint16_t *ids = route_ids_at(task, row);
     uint32_t before = 0;
 #pragma unroll
     for (uint32_t i = 0; i < ROUTE_EACH; i++) {
         const bool has = (r->chosen >> i & 1) != 0;
         const uint32_t lanes = __ballot_sync(~0u, has);
-        if (has) store_plain(weight + before + __popc(lanes & ((1u << lane) - 1)), p[i] * scale);
+        const uint32_t at = before + __popc(lanes & ((1u << lane) - 1));
+        if (has) store_plain(weight + at, p[i] * scale);
+        if (has && ids != nullptr) ids[at] = (uint16_t)(lane + 32 * i);
         before += __popc(lanes);
     }
     if (QN_EXPERT_GATES != 0 && lane == 0) {
