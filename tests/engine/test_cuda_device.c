@@ -2,7 +2,8 @@
  * company, other chunks and other runs, and in trouble. Skips where there is no GPU; tests/gpu/run
  * runs it. QN_TEST_MODELS (folder names, separated by commas) picks golden models, QN_TEST a test,
  * QN_TEST_RUNS how often the same is asked for (20), QN_TEST_OPTIONS adds compile options,
- * QN_TEST_SHORT (any value) leaves out long prompts, most tokens and some options, QN_TEST_CONTEXT
+ * QN_TEST_SHORT (any value) leaves out long prompts, most tokens and some options; 2 leaves the
+ * golden models prompts of up to eight tokens and two tokens of output. QN_TEST_CONTEXT
  * is the length of a long context (1100, at most 40000). With tests/emulator's libraries for the
  * driver and NVRTC the same tests run on no GPU at all. */
 #include "engine/cuda_rig.h"
@@ -22,6 +23,9 @@ enum { MAX_CASES = 16 };
 
 static bool is_brief(void) {
     return getenv("QN_TEST_SHORT") != NULL;
+}
+static bool is_briefest(void) {
+    return is_brief() && strcmp(getenv("QN_TEST_SHORT"), "2") == 0;
 }
 
 /* Matrices and activations are bf16 on the device, whatever the checkpoint has; the reference is
@@ -129,8 +133,9 @@ static bool check_model(const struct backend *backend, const char *name) {
     if (rc != QN_OK) DIE("%s: %s", name, d.message);
     size_t n = read_cases(dir, cases);
     for (size_t k = 0; k < n; k++) {
-        if (brief && cases[k].q.n_prompt > 40) continue;
-        if (brief) cases[k].want.n = cases[k].q.max_tokens = MIN(cases[k].want.n, 6u);
+        if (brief && cases[k].q.n_prompt > (is_briefest() ? 8 : 40)) continue;
+        if (brief)
+            cases[k].want.n = cases[k].q.max_tokens = MIN(cases[k].want.n, is_briefest() ? 2u : 6u);
         generate(&r, &cases[k].q, 1, &have);
         const uint32_t same = compare(name, &cases[k], &have, &worst);
         check_experts(&r.model->spec, &cases[k], &have, same, &sets);
