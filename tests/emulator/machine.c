@@ -78,7 +78,7 @@ struct thread {
     uint32_t n_products, n_groups; /* of products: not made; committed so far */
     struct product *products;      /* MAX_PRODUCTS of them, from the first one on */
     char *stack;                   /* NULL: it has not begun, or its stack is another's now */
-    void *tsan;
+    void *tsan;                    /* its fiber; NULL: the machine's */
 };
 
 struct queue {
@@ -227,7 +227,7 @@ static void enter_next(struct machine *m, void **save) {
     emu_self = &t->self;
     if (&t->sp == save) return;
     if (t->sp == NULL) thread_begin(t);
-    if (__tsan_switch_to_fiber) __tsan_switch_to_fiber(t->tsan, TSAN_NO_ORDER);
+    if (t->tsan) __tsan_switch_to_fiber(t->tsan, TSAN_NO_ORDER);
     emu_switch(save, t->sp);
 }
 
@@ -243,7 +243,7 @@ static void leave(void) {
         enter_next(m, &t->sp);
         return;
     }
-    if (__tsan_switch_to_fiber) __tsan_switch_to_fiber(m->tsan, TSAN_NO_ORDER);
+    if (t->tsan) __tsan_switch_to_fiber(m->tsan, TSAN_NO_ORDER);
     emu_switch(&t->sp, m->sp);
 }
 
@@ -709,21 +709,21 @@ static void stack_give(char *stack) {
 }
 
 static void thread_run(struct thread *t) {
-    tsan_acquire(t->machine); /* what came before the launch */
+    if (t->tsan) tsan_acquire(t->machine); /* what came before the launch */
     t->machine->launch->entry(t->machine->launch->arguments);
     while (t->async_first) async_pop(t);
-    tsan_release(t->machine);
+    if (t->tsan) tsan_release(t->machine);
     t->machine->n_alive--;
     t->machine->progress++;
 }
 
 /* The next thread gets the stack of one that has ended, if it has not begun: those of a kernel that
- * waits for nothing all run on one stack, which stays in the cache. NULL: another has a stack. Not
- * under ThreadSanitizer, to which a stack is its fiber's. */
+ * waits for nothing all run on one stack, which stays in the cache. NULL: another has a stack, or
+ * the stack is a fiber's. */
 static struct thread *thread_follow(struct thread *t) {
     struct machine *m = t->machine;
     struct thread *next = m->ready.first;
-    if (__tsan_create_fiber || turn_is_over(m) || next->sp != NULL) return NULL;
+    if (t->tsan || turn_is_over(m) || next->sp != NULL) return NULL;
     m->ready.first = next->next;
     m->steps++;
     next->stack = t->stack;
@@ -813,7 +813,9 @@ static bool machine_init(struct machine *m, const struct launch *l) {
         m->blocks[b].machine = m;
         if (!m->blocks[b].warps || !m->blocks[b].shared) return false;
     }
-    for (uint32_t i = 0; i < m->n_threads && __tsan_create_fiber; i++)
+    /* A launch whose blocks run one after the other prepares weights. A fiber for each of its
+     * threads would cost ThreadSanitizer minutes. */
+    for (uint32_t i = 0; i < m->n_threads && l->together && __tsan_create_fiber; i++)
         m->threads[i].tsan = __tsan_create_fiber(0);
     if (__tsan_get_current_fiber) m->tsan = __tsan_get_current_fiber();
     return true;
@@ -825,7 +827,7 @@ static void machine_fini(struct machine *m) {
     for (uint32_t i = 0; i < m->n_threads; i++) {
         stack_give(m->threads[i].stack);
         free(m->threads[i].products);
-        if (__tsan_destroy_fiber) __tsan_destroy_fiber(m->threads[i].tsan);
+        if (m->threads[i].tsan) __tsan_destroy_fiber(m->threads[i].tsan);
     }
     for (uint32_t b = 0; b < m->n_blocks; b++) {
         free(m->blocks[b].warps);
