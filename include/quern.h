@@ -496,10 +496,10 @@ QN_API int qn_request_prompt_logprobs(qn_request *request, const float **logprob
 enum { QN_NO_EXPERT = 0xffff };
 /* The experts that the tokens of an ended request were sent to, as in vLLM and SGLang:
  * experts[n_positions][n_layers][experts_per_token], the ids of a layer ascending; a layer without
- * experts has QN_NO_EXPERT. One position for each token of prompt and output but the last one, which
- * no layer has seen; none if the request made no token. The array lives as long as the request.
- * Errors: QN_EINVAL (the engine was opened without enable_return_routed_experts), QN_EBUSY (the
- * request has not ended). */
+ * experts has QN_NO_EXPERT. One position for each token of prompt and output but the last one,
+ * which no layer has seen; none if the request made no token. The array lives as long as the
+ * request. Errors: QN_EINVAL (the engine was opened without enable_return_routed_experts), QN_EBUSY
+ * (the request has not ended). */
 QN_API int qn_request_routed_experts(qn_request *request, const uint16_t **experts,
                                      size_t *n_positions, qn_error *error);
 

@@ -234,8 +234,9 @@ static bool check_model(const char *name, const char *dtype, const char *isa) {
     json_array_foreach(cases, index, c) n_compared += check_case(e, name, c, &sets);
     if ((double)sets.n_other > bound_of(e)->others * (double)sets.n)
         fail_msg("%s: %zu of %zu sets of experts differ", name, sets.n_other, sets.n);
-    if (sets.n_other > 0)
-        print_message("%s %s %zu of %zu\n", name, dtype ? dtype : "", sets.n_other, sets.n);
+    if (sets.n > 0)
+        print_message("%s%s%s: %zu of %zu sets of experts differ\n", name, dtype ? " as " : "",
+                      dtype ? dtype : "", sets.n_other, sets.n);
     assert_true(n_cases >= 3 && n_compared >= n_cases * 24 / (dtype ? 1 : 2));
     qn_engine_close(e);
     json_decref(root);
