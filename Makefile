@@ -26,8 +26,7 @@ configure: deps
 	@rm -f $(BUILD).log
 
 demo: build
-	@printf 'Once upon a time'
-	@$(BUILD)/quern generate --model models/tiny --prompt "Once upon a time" --max-tokens 400
+	$(BUILD)/quern generate --model models/tiny --prompt "Once upon a time" --max-tokens 400
 
 real: build
 	@python3 tools/real_model.py $(BUILD)/real >/dev/null
