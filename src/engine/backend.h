@@ -14,6 +14,7 @@
 #include "model/weights.h"
 #include "plan/device.h"
 #include "runtime/mailbox.h"
+#include "runtime/rt_memory.h"
 #include "task/program.h"
 
 #include <stddef.h>
@@ -21,14 +22,12 @@
 
 /* What the user asked for. */
 struct backend_config {
-    uint32_t n_workers;   /* 0: the device's choice */
-    const char *isa;      /* CPU instruction set; NULL: the best */
-    uint32_t n_kv_blocks; /* from the engine's plan */
-    uint32_t max_batched; /* token rows that prefill fills an iteration up to */
-    uint32_t n_top;       /* most likely tokens that a request can list; only where lists_top */
-    bool routes, prefix_cache; /* rt_options has these five */
-    uint64_t hash_seed, max_step_ns, linger_ns;
-    struct rt_trace *trace; /* rings to write (trace.h), NULL: none; only where `traces` */
+    uint32_t n_workers;        /* 0: the device's choice */
+    const char *isa;           /* CPU instruction set; NULL: the best */
+    uint32_t n_kv_blocks;      /* from the engine's plan */
+    uint32_t max_batched;      /* token rows that prefill fills an iteration up to */
+    struct rt_choices choices; /* n_top: only where lists_top */
+    struct rt_trace *trace;    /* rings to write (trace.h), NULL: none; only where `traces` */
     /* Called while an instance opens, as quern.h's qn_progress_fn; may be NULL. */
     void (*progress)(void *user, const char *stage, uint64_t done, uint64_t total);
     void *progress_user;

@@ -55,11 +55,7 @@ static struct cpu_config config_of(const struct prog_header *program,
                                .n_kv_blocks = config->n_kv_blocks,
                                .isa = config->isa,
                                .max_batched_tokens = config->max_batched,
-                               .n_top = config->n_top,
-                               .routes = config->routes,
-                               .prefix_cache = config->prefix_cache,
-                               .hash_seed = config->hash_seed,
-                               .max_step_ns = config->max_step_ns,
+                               .choices = config->choices,
                                .trace = config->trace,
                                .serve = true};
 }

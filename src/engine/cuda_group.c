@@ -21,11 +21,7 @@ struct rt_options cuda_group_protocol(const struct backend_cuda_options *o,
                                .until_idle = true,
                                .separate = true,
                                .deadline_ns = o->deadline_ns,
-                               .linger_ns = config->linger_ns,
-                               .max_step_ns = config->max_step_ns,
-                               .hash_seed = config->hash_seed,
-                               .routes = config->routes,
-                               .prefix_cache = config->prefix_cache};
+                               .choices = config->choices};
 }
 
 int cuda_group_driver(struct diag *d, const struct backend_cuda_options *options,

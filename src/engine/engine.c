@@ -200,8 +200,7 @@ static int open_stages(struct diag *d, struct qn_engine *e, const qn_engine_para
         e->info.total_bytes += bytes;
     }
     TRY(describe(d, e, p, &plan));
-    if (plan.config.routes)
-        e->route_stride = e->model->spec.n_layers * e->model->spec.experts.top_k;
+    if (plan.config.choices.routes) e->route_stride = spec_route_ids(&e->model->spec);
     if (p->plan && p->plan(p->plan_user, &e->info) != 0)
         return fail(d, QN_ECANCELED, "the memory plan was refused");
 

@@ -107,7 +107,7 @@ static int choose_memory(struct diag *d, const qn_engine_params *p, const struct
 
 /* Chooses what the boundary uses besides the program. */
 static int choose_scheduling(struct diag *d, const qn_engine_params *p, struct engine_plan *plan) {
-    struct backend_config *c = &plan->config;
+    struct rt_choices *c = &plan->config.choices;
     const double bound = p->max_inter_token_latency_ms, linger = p->linger_ms;
     if (!(bound >= 0 && bound <= 60000))
         return fail(d, QN_EINVAL, "max_inter_token_latency_ms: want 0 to 60000");
@@ -131,7 +131,7 @@ static int choose_device(struct diag *d, const qn_engine_params *p, const struct
     if (p->max_logprobs > 0 && !backend->lists_top)
         return fail(d, QN_EUNSUPPORTED,
                     "max_logprobs: the %s backend has no kernels for it; use cpu", backend->name);
-    plan->config.n_top = p->max_logprobs;
+    plan->config.choices.n_top = p->max_logprobs;
     plan->config.isa = strcmp(p->isa, "auto") == 0 ? NULL : p->isa;
     if (p->threads > PROG_MAX_WORKERS)
         return fail(d, QN_EINVAL, "threads: want at most %d, have %u", PROG_MAX_WORKERS,

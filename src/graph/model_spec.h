@@ -101,6 +101,11 @@ static inline int spec_is_sparse(const struct model_spec *s, uint32_t layer) {
     return s->experts.n != 0 && (s->experts.dense[layer / 32] >> layer % 32 & 1) == 0;
 }
 
+/* Experts that a token has, in all layers, those without experts counted. */
+static inline uint32_t spec_route_ids(const struct model_spec *s) {
+    return s->n_layers * s->experts.top_k;
+}
+
 static inline uint32_t spec_is_latent(const struct model_spec *s) {
     return s->latent.kv_rank != 0;
 }

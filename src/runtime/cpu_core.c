@@ -26,15 +26,10 @@ static struct rt_options options_of(const struct cpu_config *c, uint32_t n_block
     return (struct rt_options){
         .n_kv_blocks = n_blocks,
         .max_batched = c->max_batched_tokens,
-        .n_top = c->n_top,
         /* When there are fewer CPUs than workers, a waiting worker leaves its CPU at once. */
         .spin_limit = c->program->n_workers <= n_cpus ? 4000 : 0,
         .until_idle = until_idle,
-        .linger_ns = c->linger_ns,
-        .max_step_ns = c->max_step_ns,
-        .hash_seed = c->hash_seed,
-        .routes = c->routes,
-        .prefix_cache = c->prefix_cache,
+        .choices = c->choices,
         .deadline_ns = deadline < 0 ? 0 : (uint64_t)(MIN(deadline, 1e9) * 1e9),
     };
 }

@@ -26,9 +26,7 @@ struct cpu_config {
     const char *isa;             /* cpu_isa_select's name; NULL: the best */
     double deadline_s;           /* a wait longer than this is a stall; 0: 10, < 0: none */
     uint32_t max_batched_tokens; /* 0: no limit besides the largest variant */
-    uint32_t n_top;              /* most likely tokens that can be listed beside each */
-    bool routes, prefix_cache;   /* rt_options has these five */
-    uint64_t hash_seed, max_step_ns, linger_ns;
+    struct rt_choices choices;
     bool serve; /* threads wait for requests; otherwise cpu_backend_run runs until idle */
     struct rt_trace *trace; /* borrowed; rt_trace.h; NULL: no trace */
     /* For tests: replaces the system's run delay of a worker's thread, in ns, in all (cpu_crowd.h).

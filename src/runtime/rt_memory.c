@@ -58,10 +58,9 @@ static void parts_of_protocol(const struct prog_header *p, struct rt_memory *m) 
     part(m, RT_PART_EPOCHS, p->section[SECTION_VARIANT].count, 4);
 }
 
-/* rt_batch.route_stride; 0: no routes are kept. */
+/* rt_batch.route_stride */
 static uint32_t route_stride(const struct prog_header *p, const struct rt_options *o) {
-    const struct model_spec *s = PROG(p, MODEL);
-    return o->routes ? s->n_layers * s->experts.top_k : 0;
+    return o->choices.routes ? spec_route_ids(PROG(p, MODEL)) : 0;
 }
 
 static void parts_of_batch(const struct prog_header *p, struct rt_memory *m) {
@@ -72,8 +71,8 @@ static void parts_of_batch(const struct prog_header *p, struct rt_memory *m) {
     part(m, RT_PART_TURNS, p->n_slots, sizeof(struct rt_turn));
     part(m, RT_PART_BLOCKS, m->options.n_kv_blocks, sizeof(struct rt_block));
     part(m, RT_PART_BLOCK_TOKENS,
-         m->options.prefix_cache ? (uint64_t)m->options.n_kv_blocks * p->kv_block : 0, 4);
-    part(m, RT_PART_BUCKETS, m->options.prefix_cache ? m->n_buckets : 0, 4);
+         m->options.choices.prefix_cache ? (uint64_t)m->options.n_kv_blocks * p->kv_block : 0, 4);
+    part(m, RT_PART_BUCKETS, m->options.choices.prefix_cache ? m->n_buckets : 0, 4);
     part(m, RT_PART_DURATIONS, p->section[SECTION_VARIANT].count * RT_QUARTERS, 4);
     part(m, RT_PART_BATCH, 1, sizeof(struct rt_batch));
     part(m, RT_PART_SLOTS, p->n_slots, sizeof(struct rt_slot));
@@ -88,7 +87,7 @@ static void parts_of_batch(const struct prog_header *p, struct rt_memory *m) {
     part(m, RT_PART_READS, 1, sizeof(struct rt_reads));
     uint64_t separate = m->options.separate ? 1 : 0;
     part(m, RT_PART_LISTS, 1 - separate, sizeof(struct rt_lists));
-    part(m, RT_PART_TOPS, positions * m->options.n_top, sizeof(struct rt_token_value));
+    part(m, RT_PART_TOPS, positions * m->options.choices.n_top, sizeof(struct rt_token_value));
     part(m, RT_PART_BIASES, p->n_slots * RT_MAX_BIASES * (1 - separate),
          sizeof(struct rt_token_value));
 
@@ -113,9 +112,9 @@ int rt_memory_plan(struct diag *d, const struct prog_header *p, const struct rt_
         p->n_slots > PROG_MAX_SEQS || p->kv_block == 0 || p->max_model_len < 2 ||
         p->max_model_len > SPEC_MAX_MODEL_LEN || p->section[SECTION_VARIANT].count == 0)
         return fail(d, QN_EINVAL, "program: header out of bounds");
-    if (options->n_top > RT_MAX_TOP || (options->separate && options->n_top > 0))
+    if (options->choices.n_top > RT_MAX_TOP || (options->separate && options->choices.n_top > 0))
         return fail(d, QN_EINVAL, "n_top: want at most %d, have %u",
-                    options->separate ? 0 : RT_MAX_TOP, options->n_top);
+                    options->separate ? 0 : RT_MAX_TOP, options->choices.n_top);
     m->max_blocks = CEIL_DIV(p->max_model_len, p->kv_block);
     for (uint64_t i = 0; i < p->section[SECTION_VARIANT].count; i++) {
         m->max_rows = MAX(m->max_rows, PROG(p, VARIANT)[i].n_rows);
@@ -254,7 +253,7 @@ static uint64_t distance(const struct rt_memory *m, enum rt_part which) {
 
 static void init_pool(const struct rt_memory *m, const struct prog_header *program,
                       struct rt_pool *pool) {
-    const struct rt_options *o = &m->options;
+    const struct rt_choices *o = &m->options.choices;
     *pool = (struct rt_pool){
         .blocks_at = distance(m, RT_PART_BLOCKS),
         .tokens_at = distance(m, RT_PART_BLOCK_TOKENS),
@@ -279,7 +278,8 @@ static void init_blocks(const struct rt_memory *m, const struct rt *rt) {
                                                 .before = i > 0 ? i - 1 : RT_NONE,
                                                 .after = i + 1 < n ? i + 1 : RT_NONE};
     uint32_t *buckets = rt_pool_at(rt, rt->pool->buckets_at);
-    for (uint32_t i = 0; m->options.prefix_cache && i < m->n_buckets; i++) buckets[i] = RT_NONE;
+    for (uint32_t i = 0; m->options.choices.prefix_cache && i < m->n_buckets; i++)
+        buckets[i] = RT_NONE;
     c->n_free = rt->mail->counts.n_free = n;
     c->idle_first = 0;
     c->idle_last = n - 1;
@@ -304,7 +304,7 @@ void rt_memory_init(const struct rt_memory *m, const struct prog_header *program
         .tops = (void *)((char *)state + m->offset[RT_PART_TOPS]),
         .biases = (void *)((char *)state + m->offset[RT_PART_BIASES]),
         .masks = rt_masks_of(rt.posts, batch->n_slots),
-        .n_top = m->options.n_top,
+        .n_top = m->options.choices.n_top,
     };
 }
 

@@ -23,19 +23,22 @@
 
 #include <stdbool.h>
 
+/* What an engine chooses. A backend hands it on as it is. */
+struct rt_choices {
+    uint32_t n_top;    /* rt_lists.n_top; 0 where there are no lists */
+    bool routes;       /* keep the experts of each position (rt_batch.routes) */
+    bool prefix_cache; /* this and the next three: as in struct rt_pool */
+    uint64_t hash_seed, max_step_ns, linger_ns;
+};
+
 struct rt_options {
+    struct rt_choices choices;
     uint32_t n_kv_blocks; /* at least 1 */
     uint32_t max_batched; /* token rows that prefill fills an iteration up to; 0: no limit */
     uint32_t spin_limit;  /* polls before a waiting worker lets other threads run */
     bool until_idle;      /* a launch ends when there is no work left */
-    bool separate;        /* the mailbox is in other memory than the state */
-    uint32_t n_top;       /* rt_lists.n_top; 0 if `separate`, where there are no lists */
-    bool routes;          /* the experts of each position are kept (rt_batch.routes) */
+    bool separate;        /* the mailbox is in other memory than the state, which has no lists */
     uint64_t deadline_ns; /* 0: none */
-    uint64_t linger_ns;   /* this and the next three: as in struct rt_pool */
-    uint64_t max_step_ns;
-    uint64_t hash_seed;
-    bool prefix_cache;
 };
 
 enum rt_part {

@@ -124,8 +124,8 @@ static inline int rig_open(struct diag *d, const struct backend *backend,
         TRY(recipe_load(d, r->program, r->model->files, NULL, &r->weights));
     config.n_kv_blocks = c.n_slots * CEIL_DIV(c.max_model_len, c.kv_block);
     if (o->n_kv_blocks > 0) config.n_kv_blocks = o->n_kv_blocks;
-    config.prefix_cache = o->prefix_cache;
-    config.routes = r->model->spec.experts.n != 0;
+    config.choices.prefix_cache = o->prefix_cache;
+    config.choices.routes = r->model->spec.experts.n != 0;
     config.max_batched = c.max_batched_tokens;
     if (o->flight > 0) return open_traced(d, &config, o->flight, r);
     return backend->open(d, r->program, r->weights, &config, &r->instance);

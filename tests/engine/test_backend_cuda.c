@@ -164,7 +164,7 @@ static void test_one_launch_each(void **state) {
 /* A request that comes while the kernel lingers is one of the same launch; then the kernel ends. */
 static void test_linger(void **state) {
     (void)state;
-    config.linger_ns = 300000000;
+    config.choices.linger_ns = 300000000;
     struct backend_instance *i = open_well(MODE_WELL);
     expect_tokens(i, submit(i, 3, 20, 40), 3, 20, 40);
     usleep(20000);
@@ -176,7 +176,7 @@ static void test_linger(void **state) {
     expect_tokens(i, submit(i, 9, 2, 5), 9, 2, 5);
     assert_int_equal(launches(i), 2);
     close_well(i); /* while it lingers */
-    config.linger_ns = 0;
+    config.choices.linger_ns = 0;
 }
 
 static void test_batch(void **state) {

@@ -396,7 +396,7 @@ static void a_thousand_long_requests_take_little(void **state) {
     o.max_model_len = 32000;
     int rc = model_open(&d, shapes[0], &(struct model_options){.dummy = true}, &model);
     if (rc == QN_OK) rc = compile_model(&d, model, &o, NULL, NULL, &p);
-    const struct rt_options rt = {.n_kv_blocks = 5500, .prefix_cache = true};
+    const struct rt_options rt = {.n_kv_blocks = 5500, .choices = {.prefix_cache = true}};
     if (rc == QN_OK) rc = cuda_plan_make(&d, p, &rt, 0, &plan);
     if (rc != QN_OK) print_message("%s\n", d.message);
     assert_int_equal(rc, QN_OK);

@@ -192,9 +192,9 @@ static void begin(struct trial *t, const struct setting *s, bool large) {
                                 .user = &t->watch,
                                 .n_kv_blocks = s->n_kv_blocks,
                                 .max_batched_tokens = s->max_batched,
-                                .max_step_ns = s->max_step_ns,
-                                .prefix_cache = s->prefix_cache,
-                                .hash_seed = 7};
+                                .choices = {.max_step_ns = s->max_step_ns,
+                                            .prefix_cache = s->prefix_cache,
+                                            .hash_seed = 7}};
     EXPECT_OK(&d, task_sim_open(&d, &config, &t->sim));
 }
 
@@ -509,7 +509,7 @@ static void test_memory_of_many(void **state) {
     for (int separate = 0; separate < 2; separate++) {
         struct rt_memory m;
         const struct rt_options o = {
-            .n_kv_blocks = 6000, .prefix_cache = true, .separate = separate != 0};
+            .n_kv_blocks = 6000, .choices = {.prefix_cache = true}, .separate = separate != 0};
         EXPECT_OK(&d, rt_memory_plan(&d, p, &o, &m));
         assert_in_range(m.state_bytes + m.mail_bytes, (uint64_t)PROG_MAX_SEQS * 32000 * 8,
                         (uint64_t)700000000);

@@ -43,7 +43,7 @@ static void engine_open(struct engine *e, uint32_t n_slots, uint32_t max_model_l
                                 .run_task = watch_run,
                                 .user = &e->watch,
                                 .n_kv_blocks = n_kv_blocks,
-                                .prefix_cache = true,
+                                .choices = {.prefix_cache = true},
                                 .serve = true};
     EXPECT_OK(&d, cpu_backend_open(&d, &config, &e->backend));
 }
