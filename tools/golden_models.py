@@ -230,7 +230,7 @@ def save(network, folder, dtype, shards, tied):
 def experts_chosen(network):
     """The experts of every call of every layer that has some, ascending, while the block runs."""
     chosen = []
-    hooks = [m.register_forward_pre_hook(lambda m, given: chosen.append(given[1].sort(-1).values))
+    hooks = [m.register_forward_pre_hook(lambda m, given: chosen.append(given[1].sort(-1).values.cpu()))
              for name, m in network.named_modules() if name.endswith(".experts")]
     yield chosen
     for hook in hooks:

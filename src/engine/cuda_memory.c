@@ -50,7 +50,15 @@ int cuda_memory_take(struct diag *d, struct cuda_rank *r) {
     };
     TRY(check_free(d, r));
     for (int b = 0; b < N_CUDA_BLOCKS; b++) TRY(take_block(d, r, (enum cuda_block)b, bytes[b]));
-    CU(d, api, cuMemHostAlloc, &r->mail, p->mail_bytes, CU_HOST_DEVICEMAP | CU_HOST_PORTABLE);
+    const cu_result pinned =
+        api->cuMemHostAlloc(&r->mail, p->mail_bytes, CU_HOST_DEVICEMAP | CU_HOST_PORTABLE);
+    if (pinned == CU_ERROR_OUT_OF_MEMORY)
+        return fail(d, QN_ELIMIT,
+                    "host memory: %.2f GiB cannot be pinned for the requests' tokens%s; lower "
+                    "max_num_seqs or max_model_len",
+                    (double)p->mail_bytes / (1 << 30),
+                    p->rt.options.choices.routes ? " and experts" : "");
+    TRY(cuda_check(d, api, "cuMemHostAlloc", pinned));
     memset(r->mail, 0, p->mail_bytes);
     CU(d, api, cuMemHostGetDevicePointer_v2, &r->d_mail, r->mail, 0);
     return QN_OK;

@@ -108,8 +108,8 @@ static void check_experts(const struct model_spec *s, const struct golden *g,
     }
     const size_t positions = g->q.n_prompt + n - (n > 0);
     assert_true(have->n_routes >= positions * s->n_layers * s->experts.top_k);
-    golden_compare_experts(g->experts, have->routes, positions, s->n_layers, s->experts.top_k,
-                           sets);
+    assert_true(golden_compare_experts(g->experts, have->routes, positions, s->n_layers,
+                                       s->experts.top_k, sets));
 }
 
 /* Whether the model can run there. */

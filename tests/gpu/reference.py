@@ -21,7 +21,6 @@ scores of 8,000 positions; quern is done by then, its own weights and KV cache (
 of 8,000 on Qwen3-8B) are gone. A context beyond the model's positions is left out.
 """
 import argparse
-import contextlib
 import datetime
 import json
 import os
@@ -35,6 +34,9 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+from golden_models import experts_chosen  # noqa: E402
+
 MASK = (1 << 64) - 1
 DEVICE = "cuda"
 TOKENS_PER_SECOND = 500  # that quern surely reaches, prompts included: for time limits
@@ -118,17 +120,6 @@ def log_probabilities(model, outs):
             logits = model(ids[:, :-1], logits_to_keep=n, use_cache=False).logits[0].float()
         result.append(logits.log_softmax(-1).gather(1, ids[0, -n:, None])[:, 0].double().cpu())
     return torch.cat(result)
-
-
-@contextlib.contextmanager
-def experts_chosen(model):
-    """The experts of every call of every sparse layer, ascending, while the block runs."""
-    chosen = []
-    hooks = [m.register_forward_pre_hook(lambda m, given: chosen.append(given[1].sort(-1).values.cpu()))
-             for name, m in model.named_modules() if name.endswith(".experts")]
-    yield chosen
-    for hook in hooks:
-        hook.remove()
 
 
 def run_transformers(model, outs):

@@ -380,6 +380,28 @@ static void activations_have_the_type_that_kernels_store(void **state) {
     }
 }
 
+/* An operator's layer is one of the model's, or it has none. */
+static void layers_are_the_models(void **state) {
+    (void)state;
+    const struct model_spec spec = fixture_spec(2, 64, 4, 2, 16, 128, 512);
+    struct diag d = {0};
+    struct fixture f;
+    struct prog_header *p;
+    ok(&d, fixture_compile(&d, &f, &spec, 1, 256, 0, &defaults));
+    ok(&d, fixture_program(&d, &f, 256, &p));
+    struct prog_op *op = (struct prog_op *)PROG(p, OP);
+    for (int layer = 2; layer <= INT16_MAX; layer += 997) {
+        op->layer = (int16_t)layer;
+        assert_int_equal(program_check(&d, "test", p, p->total_bytes), QN_EFORMAT);
+        assert_non_null(strstr(d.message, "layer"));
+        diag_clear(&d);
+    }
+    op->layer = 1;
+    ok(&d, program_check(&d, "test", p, p->total_bytes));
+    free(p);
+    fixture_fini(&f);
+}
+
 /* Some variant takes contexts of max_model_len, and none longer ones. */
 static void a_program_takes_all_contexts(void **state) {
     (void)state;
@@ -849,6 +871,7 @@ int main(void) {
         cmocka_unit_test(whole_contexts_stay_with_their_workers),
         cmocka_unit_test(an_event_rides_only_if_all_is_polled),
         cmocka_unit_test(activations_have_the_type_that_kernels_store),
+        cmocka_unit_test(layers_are_the_models),
         cmocka_unit_test(a_program_takes_all_contexts),
         cmocka_unit_test(layers_have_rows_of_the_cache),
         cmocka_unit_test(rows_of_the_cache_are_checked),
