@@ -257,7 +257,6 @@ DEV void batch_scores(const struct warp_context *c, const struct attention_rows 
  * and completes it. */
 DEV void wide_values(struct warp_context *c, const struct attention_item *w,
                      const struct fresh_heads *f, uint32_t first) {
-    page_copy_fence_shared(); /* bulk copies will write where these threads did */
     page_release(c);
     char *page = RING + page_acquire_after(c, 0) * CUDA_PAGE_BYTES;
     first += SHARE_POSITIONS * share_of_warp(c);

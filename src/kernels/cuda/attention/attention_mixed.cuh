@@ -300,7 +300,6 @@ DEV bool run_attention(struct warp_context *c, const struct cuda_task *task) {
     if (c->thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
     parts_ask<false>(c, task, &ask);
     steps_run(c, task, &ask);
-    page_copy_fence_shared(); /* bulk copies will write where these threads did */
     for (uint32_t i = 0; i < STEPS_DEPTH; i++) page_release(c);
     return true;
 }

@@ -297,21 +297,16 @@ DEV uint32_t page_acquire_after(const struct warp_context *c, uint32_t n) {
     return slot;
 }
 
+/* The next bulk copy into the page writes through the async proxy. Only the fence orders it after
+ * this warp's loads: an arrival does not wait for loads that are still outstanding. Without the
+ * fence, iterations of Qwen3-8B now and then had other bits with 9 to 16 rows, whose lanes load 64
+ * words of activations each beside the pages (H100, H200). */
 DEV void page_release(struct warp_context *c) {
+    page_copy_fence_shared();
     __syncwarp();
     if (c->lane == 0 || QN_EACH_ARRIVES)
         barrier_arrive_release_cta(&SHARED->page_empty[page_slot(c->warp, c->page)]);
     c->page = page_next(c->page);
-}
-
-/* The same for a warp whose loads of the page may still be outstanding, behind many other loads.
- * Nothing else orders them before a bulk copy into the page, which writes through the async proxy.
- * With 9 to 16 rows, whose lanes load 64 words of activations each beside the pages, about one
- * iteration in 50 of Qwen3-8B had other bits (H100). None had where the ring was never full
- * (QN_CUDA_FLIGHT=4). */
-DEV void page_release_read(struct warp_context *c) {
-    page_copy_fence_shared();
-    page_release(c);
 }
 
 /* Whether control has stopped. */

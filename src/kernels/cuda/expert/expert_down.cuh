@@ -117,8 +117,7 @@ DEV void down_multiply(struct warp_context *c, const struct cuda_task *task, uin
         for (int pair = 0; pair < CUDA_PAGE_K / 32; pair++)
 #pragma unroll
             for (int k = 0; k < COLUMNS; k++) mma_pair(sums[k], page, pair, c->lane, x.of[k][pair]);
-        if (!HOLDS && COLUMNS > 1) page_release_read(c);
-        if (!HOLDS && COLUMNS == 1) page_release(c);
+        if (!HOLDS) page_release(c);
     }
     const uint32_t g = c->lane / 4, j = c->lane % 4;
 #pragma unroll

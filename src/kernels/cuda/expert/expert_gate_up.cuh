@@ -299,6 +299,7 @@ DEV uint32_t up_lap_acquire(const struct warp_context *c, const struct up_lap *l
 }
 
 DEV void up_lap_release(const struct warp_context *c, struct up_lap *lap, uint32_t slot) {
+    page_copy_fence_shared(); /* see page_release */
     __syncwarp();
     if (c->lane == 0 || QN_EACH_ARRIVES) barrier_arrive_release_cta(&SHARED->page_empty[slot]);
     lap->at++;
@@ -308,7 +309,6 @@ DEV void up_lap_release(const struct warp_context *c, struct up_lap *lap, uint32
 DEV void up_lap_end(struct warp_context *c, struct up_lap *lap, uint32_t n) {
     for (uint32_t i = expert_padding(n, lap->depth); i > 0; i--)
         up_lap_release(c, lap, up_lap_acquire(c, lap));
-    page_copy_fence_shared(); /* bulk copies will write where these lanes did */
     for (uint32_t i = 0; i < lap->kept; i++) page_release(c);
     c->page = page_after(c->page, lap->depth);
 }

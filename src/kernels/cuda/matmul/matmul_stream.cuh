@@ -246,10 +246,7 @@ DEV void stream_pages(struct warp_context *c, const struct stream *f, uint32_t k
                     mma_pair(sums->of[b][i], page, pair, c->lane, x->of[i][pair]);
             }
         }
-        if (COLUMNS > 1)
-            page_release_read(c);
-        else
-            page_release(c);
+        page_release(c);
     }
 }
 
@@ -342,7 +339,7 @@ DEV void chunk_multiply(struct warp_context *c, struct stream_32_pages *w, uint3
                          x->of[n][p]);
     }
     w->steps += BYTES;
-    if ((i + 1) * BYTES % w->each == 0) page_release_read(c);
+    if ((i + 1) * BYTES % w->each == 0) page_release(c);
 }
 
 /* Multiplies all pages of a group of n row blocks. x: the first chunk. */

@@ -35,7 +35,10 @@ DEV bool packed_wait(struct warp_context *c, const struct cuda_task *task) {
     return true;
 }
 
-/* Multiplies a slot of weights with the activations that belong to it. */
+/* Multiplies a slot of weights with the activations that belong to it. No fence is between the
+ * loads and the arrival that permits the next copies (page_release has one): only loads from shared
+ * memory are ahead of a slot's last ones, so these end hundreds of cycles before such a copy
+ * writes. With a fence 64 requests of Qwen3-8B took 2 % more (H200). */
 template <int WB, int WO, int DOWN>
 DEV void narrow_slot(const struct warp_context *c, struct ring_use *r, float sum[WB][WO][4]) {
     constexpr struct ring_shape s = ring_shape_of(WB * DOWN, WO * 8 * (WARPS / DOWN));
