@@ -362,8 +362,7 @@ struct cuda_args {
     const float *rope_cos;         /* [spec_rope_rows][head_dim / 2], from cpu_rope_fill */
     const float *rope_sin;
     float *sample_scratch; /* cuda_sample_bytes: work of SAMPLE */
-    float *waiting_sums;   /* cuda_waiting_bytes: [n_workers] tiles of LINEAR's
-                              sums, a block's own; NULL: the program needs none */
+    float *waiting_sums;   /* a tile of LINEAR's sums for each block, cuda_waiting_stride apart */
     uint32_t logit_rows;   /* the most of an iteration */
     uint32_t flight;       /* pages requested and not yet arrived per worker, 1..CUDA_MAX_FLIGHT;
                               a few times 8 KB reach full bandwidth, more delays others */
@@ -383,8 +382,17 @@ CUDA_ABI_FN uint64_t cuda_sample_bytes(uint32_t n_logit_rows, uint32_t n_workers
     return (uint64_t)n * 2 * ((vocab + 63) & ~63u) * 4;
 }
 
-CUDA_ABI_FN uint64_t cuda_waiting_bytes(uint32_t n_workers) {
-    return (uint64_t)n_workers * CUDA_WAITING_BYTES;
+/* Whether LINEAR's waiting sums share that memory: then each block has a place of its own there,
+ * and it runs one task at a time. */
+CUDA_ABI_FN uint32_t cuda_sample_has_sums(uint32_t n_logit_rows, uint32_t n_workers,
+                                          uint32_t vocab) {
+    return n_logit_rows > n_workers && cuda_sample_bytes(1, 1, vocab) >= CUDA_WAITING_BYTES;
+}
+/* Bytes from a block's waiting sums to the next one's. */
+CUDA_ABI_FN uint64_t cuda_waiting_stride(uint32_t n_logit_rows, uint32_t n_workers,
+                                         uint32_t vocab) {
+    return cuda_sample_has_sums(n_logit_rows, n_workers, vocab) ? cuda_sample_bytes(1, 1, vocab)
+                                                                : (uint64_t)CUDA_WAITING_BYTES;
 }
 
 /* Copies rows [first_row, first_row + n_rows) of a part into its block's image (any range, ranges

@@ -153,24 +153,35 @@ int cuda_proof_walk(const struct cuda_proof *f, uint32_t task, const struct prog
 
 /* ---- the tasks of an operator -------------------------------------------------------------- */
 
-/* Whether tasks, in order of rows, then units, cover all: each begins where the one before ends. */
-static bool tiles_cover(const struct cuda_task *t, uint64_t n, const struct prog_op *op) {
-    uint32_t row = cuda_proof_rows_before(op);
-    for (uint64_t i = 0; i < n;) {
-        const uint32_t row0 = t[i].row0, row1 = t[i].row1;
-        uint32_t unit = 0, block = 0;
-        if (row0 != row || row1 <= row0) return false;
-        for (; i < n && t[i].row0 == row0; i++) {
-            if (t[i].row1 != row1 || t[i].unit0 != unit || t[i].unit1 <= unit) return false;
-            const bool blocks = cuda_has_pages(op->kind) && op->kind != OP_LATENT_HEADS;
-            if (blocks && (t[i].block0 != block || t[i].block1 <= block)) return false;
-            unit = t[i].unit1;
-            block = t[i].block1;
+/* Whether those tasks whose first unit is in [from, to) cover these units of all rows: in order of
+ * rows, then units, each begins where the one before ends. So do their row blocks, which
+ * cuda_proof_walk found to be those of their units. */
+static bool units_cover(const struct cuda_task *t, uint64_t n, const struct prog_op *op,
+                        uint32_t from, uint32_t to) {
+    const uint32_t first = cuda_proof_rows_before(op);
+    uint32_t row0 = first, row1 = first, unit = to;
+    for (uint64_t i = 0; i < n; i++) {
+        if (t[i].unit0 < from || t[i].unit0 >= to) continue;
+        if (unit == to) { /* the rows before are complete */
+            row0 = row1;
+            row1 = t[i].row1;
+            unit = from;
         }
-        if (unit != op->units) return false;
-        row = row1;
+        if (t[i].row0 != row0 || t[i].row1 != row1 || row1 <= row0 || t[i].unit0 != unit ||
+            t[i].unit1 <= unit || t[i].unit1 > to)
+            return false;
+        unit = t[i].unit1;
     }
-    return row == cuda_proof_rows_before(op) + op->n_rows;
+    return unit == to && row1 == first + op->n_rows;
+}
+
+/* Whether tasks, in order of rows, then units, cover all, in two bands of units at most. The first
+ * band ends where the tasks of the first rows no longer follow each other (plan/split.h). */
+static bool tiles_cover(const struct cuda_task *t, uint64_t n, const struct prog_op *op) {
+    uint32_t to = 0;
+    for (uint64_t i = 0; i < n && t[i].unit0 == to && t[i].row1 == t[0].row1; i++) to = t[i].unit1;
+    return to > 0 && units_cover(t, n, op, 0, to) &&
+           (to == op->units || units_cover(t, n, op, to, op->units));
 }
 
 /* Whether the tasks are slices 0, 1, ... n - 1 of n. */

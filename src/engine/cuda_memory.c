@@ -157,8 +157,9 @@ int cuda_memory_fill(struct diag *d, struct cuda_rank *r) {
     r->args.rope_sin = cuda_rank_at(r, CUDA_BLOCK_ROPE, r->shared->plan->rope_bytes / 2);
     r->args.sample_scratch = cuda_rank_at(r, CUDA_BLOCK_SAMPLE, 0);
     r->args.logit_rows = r->shared->plan->logit_rows;
-    r->args.waiting_sums = cuda_rank_at(r, CUDA_BLOCK_SUMS, 0); /* NULL: none */
-    r->args.rt.trace = cuda_rank_at(r, CUDA_BLOCK_TRACE, 0);    /* NULL: none */
+    r->args.waiting_sums =
+        cuda_rank_at(r, r->shared->plan->sums_bytes > 0 ? CUDA_BLOCK_SUMS : CUDA_BLOCK_SAMPLE, 0);
+    r->args.rt.trace = cuda_rank_at(r, CUDA_BLOCK_TRACE, 0); /* NULL: none */
     return QN_OK;
 }
 

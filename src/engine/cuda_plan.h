@@ -17,7 +17,8 @@ struct cuda_plan {
     uint64_t weight_bytes;  /* re-tiled, padded */
     uint64_t padding_bytes; /* by which that exceeds the weights of the program */
     uint64_t kv_bytes, workspace_bytes, state_bytes;
-    uint64_t program_bytes, task_bytes, rope_bytes, sample_bytes, sums_bytes, trace_bytes;
+    uint64_t program_bytes, task_bytes, rope_bytes, sample_bytes, trace_bytes;
+    uint64_t sums_bytes;   /* 0: LINEAR's waiting sums lie in SAMPLE's memory, or there are none */
     uint64_t upload_bytes; /* while loading only */
     uint64_t device_bytes; /* all of the above but padding, which is part of the weights */
     uint64_t mail_bytes;   /* host */

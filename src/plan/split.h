@@ -25,10 +25,18 @@ uint32_t split_beside(const struct kop *op, uint32_t want, uint32_t taken);
 /* Slices of an operator that can have work, at most `want`. */
 uint32_t split_slices(const struct kgraph *k, const struct kop *op, uint32_t want);
 
-/* Row and unit tiles of a product. */
-struct split_tiles {
-    uint32_t rows, units;
+/* Some of an operator's grains, one after the other, cut into rows x units tiles. A unit tile is
+ * `whole` grains or a multiple of that, but for the last one. */
+struct split_band {
+    uint32_t grains, rows, units, whole;
 };
+/* The cut of an operator. The second band may have no grains. It is for the workers that the first
+ * one leaves without a task, where its row tiles do not divide their number. */
+struct split_cut {
+    struct split_band band[2];
+};
+struct split_cut split_evenly(uint32_t n_grains, uint32_t rows, uint32_t units);
+
 /* A product of packed rows to be cut for `want` tasks. */
 struct split_product {
     uint32_t n_rows;               /* multiple of PACK_ROWS */
@@ -38,7 +46,7 @@ struct split_product {
 };
 /* The cut whose largest task costs least, with no more tasks than that needs. Stores that task's
  * cost_tile_rows in *cost unless NULL. */
-struct split_tiles split_product(const struct split_product *p, uint64_t *cost);
+struct split_cut split_product(const struct split_product *p, uint64_t *cost);
 /* QKV_FUSED of n_rows rows: at most one row tile for each tile of tokens (CUDA's PACK_TILE), and
  * each has more than 64 rows. */
 struct split_product split_fused(const struct model_spec *s, uint32_t n_rows, uint32_t want);
@@ -46,8 +54,7 @@ struct split_product split_fused(const struct model_spec *s, uint32_t n_rows, ui
 struct split_product split_projections(const struct model_spec *s, uint32_t n_rows, uint32_t want);
 
 /* The cut of an operator of n_rows packed rows and n_blocks grains of units. */
-struct split_tiles split_packed(const struct device *d, const struct kgraph *k,
-                                const struct kop *op, uint32_t n_rows, uint32_t n_blocks,
-                                uint32_t want);
+struct split_cut split_packed(const struct device *d, const struct kgraph *k, const struct kop *op,
+                              uint32_t n_rows, uint32_t n_blocks, uint32_t want);
 
 #endif

@@ -349,15 +349,15 @@ static int plan_rows(struct diag *d, const struct plan_request *r, uint32_t n_ro
 
 /* Rows of the variant after the one of n_rows. From two tiles of tokens on, a task has one of them
  * (split_packed), and a worker whose tile the iteration does not have waits. So there is a variant
- * for each number of tiles up to six, then for every second one, from 16 on two for each doubling.
- * (With a variant of seven tiles, whose products are 7 x 18 tasks, a prompt of 850 tokens of
- * Qwen3-8B took 31.6 ms instead of 29.4; H100.) */
+ * for each number of tiles up to six, then for every second one, from 16 on two for each doubling;
+ * and for every number from ten to 16 where no longer ones follow. (Those of seven and nine tiles
+ * would bring 2 %: bench/measurements.md, "Prompts". A variant takes 5 MB.) */
 static uint32_t rows_after(const struct plan_request *r, uint32_t n_rows) {
     if (r->device->kind != DEVICE_CUDA || n_rows < PACK_TILE / 2) return 2 * n_rows;
     if (n_rows < PACK_TILE) return n_rows + PACK_TILE / 4;
-    if (n_rows < 6 * PACK_TILE) return n_rows + PACK_TILE;
-    if (n_rows < 16 * PACK_TILE) return n_rows + 2 * PACK_TILE;
-    return n_rows + (1u << (31 - __builtin_clz(n_rows))) / 2;
+    if (n_rows >= 16 * PACK_TILE) return n_rows + (1u << (31 - __builtin_clz(n_rows))) / 2;
+    const bool all = r->max_batched_tokens <= 16 * PACK_TILE && n_rows >= 10 * PACK_TILE;
+    return n_rows + (n_rows < 6 * PACK_TILE || all ? 1 : 2) * PACK_TILE;
 }
 
 int plan_variants(struct diag *d, const struct plan_request *r,

@@ -38,21 +38,20 @@ static uint64_t loaded_bytes(const struct tgraph *g, const struct kop *op, uint3
     return task_weight_bytes(g->kernel, &whole) * row_tiles + activations * unit_tiles;
 }
 
-static struct split_tiles choose_tiles(const struct tgraph *g, const struct kop *op,
-                                       uint32_t want) {
+static struct split_cut choose_cut(const struct tgraph *g, const struct kop *op, uint32_t want) {
     assert(want > 0); /* at least one worker, and one task per worker */
     const uint32_t n_rows = CEIL_DIV(kop_rows(op), row_grain(g, op));
     const uint32_t n_blocks = CEIL_DIV(kop_units(op), split_grain(op->kind));
     const struct tile_override *o = &g->options.tiles[op->kind];
     if (op_split_of(op->kind) == SPLIT_SLICES)
-        return (struct split_tiles){1, o->unit_tiles != 0 ? o->unit_tiles
-                                                          : split_slices(g->kernel, op, want)};
+        return split_evenly(n_blocks, 1,
+                            o->unit_tiles != 0 ? o->unit_tiles : split_slices(g->kernel, op, want));
     if (op_split_of(op->kind) == SPLIT_ROWS)
-        return (struct split_tiles){MIN(n_rows, o->row_tiles != 0 ? o->row_tiles : want), 1};
+        return split_evenly(n_blocks, MIN(n_rows, o->row_tiles != 0 ? o->row_tiles : want), 1);
     /* The other workers have tasks of SAMPLE. */
     if (op->kind == OP_RESET_SENTINELS && want > g->kernel->n_logit_rows)
-        return (struct split_tiles){1, MIN(want - g->kernel->n_logit_rows, n_blocks)};
-    struct split_tiles best = {1, MIN(want, n_blocks)};
+        return split_evenly(n_blocks, 1, MIN(want - g->kernel->n_logit_rows, n_blocks));
+    struct split_cut best = split_evenly(n_blocks, 1, MIN(want, n_blocks));
     uint64_t best_bytes = UINT64_MAX;
     for (uint32_t rows = 1; rows <= MIN(n_rows, want); rows *= 2) {
         const uint32_t units = MIN(MAX(want / rows, 1u), n_blocks);
@@ -61,24 +60,26 @@ static struct split_tiles choose_tiles(const struct tgraph *g, const struct kop 
         const uint64_t bytes = loaded_bytes(g, op, rows, units) * (want + idle) / want;
         if (bytes < best_bytes) {
             best_bytes = bytes;
-            best = (struct split_tiles){rows, units};
+            best = split_evenly(n_blocks, rows, units);
         }
     }
     if (reads_packed(g, op))
         best = split_packed(&g->options.device, g->kernel, op, n_rows * PACK_ROWS, n_blocks, want);
     /* A GPU's task goes through all rows of each listed expert, so rows are not cut. */
     if (op->kind == OP_EXPERT_DOWN && g->options.device.kind == DEVICE_CUDA)
-        best = (struct split_tiles){1, MIN(want, n_blocks)};
-    if (o->row_tiles != 0) best.rows = MIN(o->row_tiles, n_rows);
-    if (o->unit_tiles != 0) best.units = MIN(o->unit_tiles, n_blocks);
+        best = split_evenly(n_blocks, 1, MIN(want, n_blocks));
+    if (o->row_tiles != 0 || o->unit_tiles != 0)
+        best = split_evenly(n_blocks,
+                            o->row_tiles != 0 ? MIN(o->row_tiles, n_rows) : best.band[0].rows,
+                            o->unit_tiles != 0 ? MIN(o->unit_tiles, n_blocks) : best.band[0].units);
     return best;
 }
 
 /* Rounds the number of tasks down to whole gangs, to one gang at least. Of tiles, a gang has
  * neighbours in one row of tiles. `most`: parts that tasks can be made of. */
 static int make_gangs(struct diag *d, const struct tgraph *g, const struct kop *op, uint64_t most,
-                      struct split_tiles *tiles) {
-    uint32_t *n = op_split_of(op->kind) == SPLIT_ROWS ? &tiles->rows : &tiles->units;
+                      struct split_band *band) {
+    uint32_t *n = op_split_of(op->kind) == SPLIT_ROWS ? &band->rows : &band->units;
     if (op->gang == 1) return QN_OK;
     *n = MAX(*n / op->gang, 1u) * op->gang;
     if (*n <= most && op->gang <= g->options.device.n_workers) return QN_OK;
@@ -97,39 +98,52 @@ static uint32_t tasks_beside(const struct tgraph *g, int32_t op) {
     return n;
 }
 
-static int add_tasks(struct diag *d, struct tgraph *g, int32_t op_idx) {
+/* Adds the tasks of one of an operator's bands, whose grains begin with number `first`. */
+static int add_band(struct diag *d, struct tgraph *g, int32_t op_idx, const struct split_band *band,
+                    uint64_t first) {
     const struct kop *op = &g->kernel->ops.items[op_idx];
-    const struct split_wish wish = {g->options.halves, g->options.tiles[OP_LINEAR].unit_tiles};
-    uint32_t want =
-        split_workers(&g->options.device, g->kernel, op, &wish) * g->options.tasks_per_worker;
-    if (g->kernel->n_rows == 1 && op_split_of(op->kind) == SPLIT_TILES)
-        want = split_beside(op, want, tasks_beside(g, op_idx));
-    struct split_tiles tiles = choose_tiles(g, op, want);
-    const uint64_t row_size = row_grain(g, op);
-    const uint64_t n_rows = CEIL_DIV(kop_rows(op), row_size), n_units = kop_units(op);
-    const uint64_t size = split_grain(op->kind), n_blocks = CEIL_DIV(n_units, size);
-    const enum op_split split = op_split_of(op->kind);
-    const uint64_t parts = split == SPLIT_SLICES ? want : split == SPLIT_ROWS ? n_rows : n_blocks;
-    TRY(make_gangs(d, g, op, parts, &tiles));
-    for (uint32_t r = 0; r < tiles.rows; r++)
-        for (uint32_t u = 0; u < tiles.units; u++) {
+    const uint64_t row_size = row_grain(g, op), n_rows = CEIL_DIV(kop_rows(op), row_size);
+    const uint64_t size = split_grain(op->kind), n_units = kop_units(op);
+    const uint64_t wholes = CEIL_DIV((uint64_t)band->grains, (uint64_t)band->whole);
+    for (uint32_t r = 0; r < band->rows; r++)
+        for (uint32_t u = 0; u < band->units; u++) {
+            const uint64_t from = wholes * u / band->units * band->whole;
+            const uint64_t to = MIN(wholes * (u + 1) / band->units * band->whole, band->grains);
             struct task t = {
                 .kind = op->kind,
                 .op = op_idx,
-                .row0 = (uint32_t)(n_rows * r / tiles.rows * row_size),
-                .row1 = (uint32_t)MIN(n_rows * (r + 1) / tiles.rows * row_size, kop_rows(op)),
-                .unit0 = (uint32_t)(n_blocks * u / tiles.units * size),
-                .unit1 = (uint32_t)MIN(n_blocks * (u + 1) / tiles.units * size, n_units),
+                .row0 = (uint32_t)(n_rows * r / band->rows * row_size),
+                .row1 = (uint32_t)MIN(n_rows * (r + 1) / band->rows * row_size, kop_rows(op)),
+                .unit0 = (uint32_t)((first + from) * size),
+                .unit1 = (uint32_t)MIN((first + to) * size, n_units),
                 .wait = NO_EVENT,
                 .trigger = NO_EVENT,
                 .worker = NO_WORKER};
             if (op_split_of(op->kind) == SPLIT_SLICES) {
                 t.unit0 = u;
-                t.unit1 = tiles.units;
+                t.unit1 = band->units;
             }
             TRY(ARRAY_PUSH(d, &g->tasks, t));
         }
     return QN_OK;
+}
+
+static int add_tasks(struct diag *d, struct tgraph *g, int32_t op_idx) {
+    const struct kop *op = &g->kernel->ops.items[op_idx];
+    const struct split_wish wish = {g->options.halves, g->options.tiles[OP_LINEAR].unit_tiles};
+    const enum op_split split = op_split_of(op->kind);
+    uint32_t want =
+        split_workers(&g->options.device, g->kernel, op, &wish) * g->options.tasks_per_worker;
+    if (g->kernel->n_rows == 1 && split == SPLIT_TILES)
+        want = split_beside(op, want, tasks_beside(g, op_idx));
+    struct split_cut cut = choose_cut(g, op, want);
+    const uint64_t parts = split == SPLIT_SLICES ? want
+                           : split == SPLIT_ROWS ? CEIL_DIV(kop_rows(op), row_grain(g, op))
+                                                 : CEIL_DIV(kop_units(op), split_grain(op->kind));
+    TRY(make_gangs(d, g, op, parts, &cut.band[0]));
+    TRY(add_band(d, g, op_idx, &cut.band[0], 0));
+    return cut.band[1].grains == 0 ? QN_OK
+                                   : add_band(d, g, op_idx, &cut.band[1], cut.band[0].grains);
 }
 
 int decompose(struct diag *d, struct tgraph *g) {

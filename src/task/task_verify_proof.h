@@ -107,8 +107,7 @@ bool task_verify_rect_has(const struct rect *a, const struct rect *b);
 /* Fills *t from a rectangle of the tensor whose bytes are `whole`; false if it does not lie in that
  * tensor's rows. Tiles of slices and tiles of rectangles do not compare with each other. */
 bool task_verify_rect_tile(const struct rect *whole, const struct rect *r, struct tile *t);
-/* Whether no two of n tiles overlap. It finds this out only where tiles lie in stripes of equal
- * rows; false: compare every pair. Changes their order. */
+/* Whether no two of n tiles overlap. Changes their order. */
 bool task_verify_rect_disjoint(struct tile *tiles, uint32_t n);
 
 /* ---- task_verify_race.c ---- */

@@ -235,16 +235,17 @@ static int fill_only(struct diag *d, const struct device_program *p, const struc
 
 static int launch(struct diag *d, const struct device_program *p, const struct rt *rt) {
     const struct cuda_api *api = &p->device->api;
-    struct cuda_args args = {.rt = *rt,
-                             .tasks = on_device(p, DEVICE_TASKS, 0),
-                             .rope_cos = on_device(p, DEVICE_ROPE, 0),
-                             .rope_sin = on_device(p, DEVICE_ROPE, p->plan.rope_bytes / 2),
-                             .sample_scratch = on_device(p, DEVICE_SAMPLE, 0),
-                             .logit_rows = p->plan.logit_rows,
-                             .waiting_sums = on_device(p, DEVICE_SUMS, 0),
-                             .flight = FLIGHT,
-                             .flight_deep = FLIGHT_DEEP,
-                             .stream = CUDA_STREAM_ITERATIONS};
+    struct cuda_args args = {
+        .rt = *rt,
+        .tasks = on_device(p, DEVICE_TASKS, 0),
+        .rope_cos = on_device(p, DEVICE_ROPE, 0),
+        .rope_sin = on_device(p, DEVICE_ROPE, p->plan.rope_bytes / 2),
+        .sample_scratch = on_device(p, DEVICE_SAMPLE, 0),
+        .logit_rows = p->plan.logit_rows,
+        .waiting_sums = on_device(p, p->plan.sums_bytes > 0 ? DEVICE_SUMS : DEVICE_SAMPLE, 0),
+        .flight = FLIGHT,
+        .flight_deep = FLIGHT_DEEP,
+        .stream = CUDA_STREAM_ITERATIONS};
     void *arguments[] = {&args};
     CU(d, api, cuLaunchCooperativeKernel, p->mega, rt->n_workers, 1, 1, CUDA_BLOCK_THREADS, 1, 1,
        cuda_shared_bytes(device_cc(p->device)), p->device->stream, arguments);

@@ -3,6 +3,7 @@
 #include "base/checked.h"
 #include "graph/kernel_graph.h"
 #include "plan/variant.h"
+#include "task/program.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -53,7 +54,7 @@ static void the_cheapest_way_is_taken(void **state) {
         for (size_t w = 0; w < 2 * COUNT_OF(workers); w++) {
             struct diag d = {0};
             const struct device device = device_cuda(w % 2 ? 90 : 80, workers[w / 2], 25);
-            const struct plan_request r = request_of(&specs[s], &device);
+            struct plan_request r = request_of(&specs[s], &device);
             struct plan_variant v[PLAN_MAX_VARIANTS];
             uint32_t n;
             assert_int_equal(plan_variants(&d, &r, v, &n), QN_OK);
@@ -68,6 +69,10 @@ static void the_cheapest_way_is_taken(void **state) {
             }
             assert_int_equal(v[n - 1].n_rows, 2048);
             assert_int_equal(v[n - 1].context, 4096);
+            r.max_batched_tokens = PROG_MAX_ROWS;
+            r.max_model_len = 100000;
+            r.n_slots = 1024;
+            assert_int_equal(plan_variants(&d, &r, v, &n), QN_OK); /* no more than there may be */
         }
 }
 

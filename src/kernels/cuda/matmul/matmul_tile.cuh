@@ -208,8 +208,10 @@ template <int WB, int WO> DEV void tile_copy(float to[WB][WO][4], const float fr
 
 /* Where a thread's sums of the first half wait: its float4s are COMPUTE_THREADS apart. */
 DEV float4 *tile_waiting(void) {
-    return (float4 *)SHARED->args.waiting_sums +
-           blockIdx.x * (CUDA_WAITING_BYTES / sizeof(float4)) + thread_here();
+    const struct cuda_args *a = &SHARED->args;
+    return (float4 *)((char *)a->waiting_sums +
+                      blockIdx.x * cuda_waiting_stride(a->logit_rows, a->rt.n_workers, QN_VOCAB)) +
+           thread_here();
 }
 
 /* The same thread writes and reads them, so they need no ordering. */
