@@ -6,7 +6,7 @@
 #             --quick leaves out what takes longest, and fake stacks, and does not watch the vector kernels
 #   tsan      ThreadSanitizer: what runs threads, and the GPU's kernels on the emulated one. --quick
 #             has one test of these, with what the engine does with a single row, and the yields of
-#             stress; it leaves out test_engine and test_scheduling, minutes of polling threads
+#             stress; of the engine's tests it leaves out those that are minutes of polling threads
 #   stress    random yields at every primitive: what runs threads
 #   coverage  the lines and branches of src/ that the tests reach, without those that take minutes when
 #             the counters are there, which all threads share; build-coverage/coverage.txt has the files
@@ -39,8 +39,8 @@ few="short_jit_sm80|short_(step|whole)_sm80" # nothing new before sm_90; 26 mult
 if [ "${1:-}" = --quick ]; then
     shift
     export ASAN_OPTIONS=detect_stack_use_after_return=0 # a sixth of what grammar/test_grammar takes
-    slow="$slow|hostile/test_(tokenizers|nomem)|(engine|inspect)/test_(engine|shapes|trace|view|golden_plan|scheduling|kgraph_prove|op_expr)|model/test_family_golden|search/|grammar/(generate|oracle)|server/test_(faults|lifecycle|tools)|real/|cli/(bench|profile|compile_options|graph)|emulator/|device/[^t]"
-    few="engine/test_(engine|scheduling)|short_(masks|sm|jit|step|whole_sm|pairs|transport|polls|experts_sm80)|inspect/test_trace"
+    slow="$slow|hostile/test_(tokenizers|nomem)|(engine|inspect)/test_(engine|shapes|trace|view|golden_plan|scheduling|kgraph_prove|op_expr)|model/test_family_golden|search/|grammar/(generate|oracle)|server/test_(faults|lifecycle|tools)|real/|cli/(bench|profile|compile_options|compiler|directories|explain|generate|graph|prompts_file|tours)|chat/test_answer|block/generated|task/test_(gang|stages)|emulator/|device/[^t]"
+    few="engine/test_(engine|scheduling|edges|answer|structured|sampling_params)|short_(work_tensor|masks|sm|jit|step|whole_sm|pairs|transport|polls|experts_sm80)|inspect/test_trace"
     yields="-DQN_STRESS=ON"
     # Half of what ASan's tests take, and of its build; kernels_cpu/test_isa has guard pages behind the operands.
     vectors="-DQN_VECTOR_FLAGS=-fno-sanitize=address,undefined"

@@ -2,6 +2,7 @@
  * cheapest, and what is not possible says why. */
 #include "base/checked.h"
 #include "graph/kernel_graph.h"
+#include "plan/split.h"
 #include "plan/variant.h"
 #include "task/program.h"
 
@@ -87,6 +88,34 @@ static void rows_that_stream(void **state) {
     assert_false(device_streams(&hopper, 33, 4096));
 }
 
+/* Bands make up all grains, have no more tasks than are wanted, and no task is larger than in one
+ * even cut. */
+static void cuts_of_products(void **state) {
+    (void)state;
+    uint32_t n_bands = 0;
+    for (uint32_t rows = 8; rows <= 4096; rows += 8 * (rows / 256 + 1))
+        for (uint32_t i = 0; i < 4 * 3; i++) {
+            const uint32_t grains[] = {7, 48, 256, 1536}, workers[] = {3, 114, 132};
+            const struct split_product p = {rows, grains[i / 3], i / 3 == 1 ? 128 : 16,
+                                            MIN(rows / 8, workers[i % 3]), workers[i % 3]};
+            const struct split_cut cut = split_product(&p, NULL);
+            const struct split_band *b = cut.band;
+            assert_int_equal(b[0].grains + b[1].grains, p.n_grains);
+            assert_true(b[0].rows * b[0].units + b[1].rows * b[1].units <= p.want);
+            assert_true(b[0].units * b[0].whole < b[0].grains + b[0].whole);
+            if (b[1].grains == 0) continue;
+            n_bands++;
+            const uint32_t across = CEIL_DIV(rows, 128u), even = p.want / across;
+            assert_int_equal(b[0].rows, across);
+            assert_true(CEIL_DIV(b[0].grains / b[0].whole, b[0].units) <
+                        CEIL_DIV(CEIL_DIV(p.n_grains, b[0].whole), even));
+            assert_true(CEIL_DIV(across, b[1].rows) *
+                            CEIL_DIV(CEIL_DIV(b[1].grains, b[1].whole), b[1].units) <=
+                        CEIL_DIV(b[0].grains / b[0].whole, b[0].units));
+        }
+    assert_true(n_bands > 20);
+}
+
 /* What was switched off is no way. */
 static void what_is_not_asked_for_is_not_taken(void **state) {
     (void)state;
@@ -107,6 +136,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_cheapest_way_is_taken),
         cmocka_unit_test(rows_that_stream),
+        cmocka_unit_test(cuts_of_products),
         cmocka_unit_test(what_is_not_asked_for_is_not_taken),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
