@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that building and testing need, where they are missing.
-# --all: also what CI's checks need, and the Python packages that tests want, in the build folder (BUILD, or build);
-# a test that finds its own missing fetches them.
+# --checks: also what CI's checks need. --all: also the Python packages that tests want, in the build folder (BUILD,
+# or build); a test that finds its own missing fetches them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python_packages() { # what cannot be had is no failure: the tests say so
@@ -12,7 +12,7 @@ python_packages() { # what cannot be had is no failure: the tests say so
 }
 packages=(build-essential cmake ninja-build python3 libjansson-dev libpcre2-dev libutf8proc-dev
           libedit-dev libevent-dev libcmocka-dev)
-if [ "${1:-}" = "--all" ]; then # what CI's checks need on top
+if [ "${1:-}" = "--all" ] || [ "${1:-}" = "--checks" ]; then
     packages+=(clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev cppcheck spin gcovr
                python3-venv nginx-light haproxy openssl chromium)
 fi

@@ -71,10 +71,10 @@ uint64_t cost_slice_bytes(const struct device *d, const struct kgraph *k, enum d
 }
 
 uint64_t cost_tile_rows(uint32_t token_rows, uint32_t weight_rows, uint32_t share_rows) {
-    const uint32_t across = CEIL_DIV(token_rows, (uint32_t)PACK_TILE);
-    const uint32_t tokens = across > 1 ? across * PACK_TILE : token_rows; /* that are multiplied */
+    const uint32_t across = CEIL_DIV(token_rows, (uint32_t)PACK_TILE), half = PACK_TILE / 2;
+    const uint32_t tokens = across > 1 ? CEIL_DIV(token_rows, half) * half : token_rows;
     uint32_t halves = 2 * CEIL_DIV(weight_rows, (uint32_t)PACK_TILE);
-    if (token_rows > PACK_NARROW && halves > 2) halves = CEIL_DIV(weight_rows, PACK_TILE / 2u);
+    if (token_rows > PACK_NARROW && halves > 2) halves = CEIL_DIV(weight_rows, half);
     return (uint64_t)halves * tokens / 2 + (uint64_t)across * (weight_rows + 2ull * share_rows);
 }
 

@@ -37,10 +37,10 @@ bool cost_is_of_few(const struct device *d, uint32_t slices);
 
 /* What a task of a product of packed activations waits for, in rows from L2. It waits for the
  * weight and token rows that pass through its shared memory, tile by tile; behind the first tile,
- * one of up to 64 weight rows takes half as long. It also waits for its share of all weights,
- * `share_rows`, which comes from memory once for each tile of tokens that the task has. On an H100
- * that is the bound: a tile of 128 x 128 has 64 flops a byte, which takes all that L2 delivers, and
- * memory delivers half as much. */
+ * one of up to 64 weight rows or tokens takes half as long. It also waits for its share of all
+ * weights, `share_rows`, which comes from memory once for each tile of tokens that the task has. On
+ * an H100 that is the bound: a tile of 128 x 128 has 64 flops a byte, which takes all that L2
+ * delivers, and memory delivers half as much. */
 uint64_t cost_tile_rows(uint32_t token_rows, uint32_t weight_rows, uint32_t share_rows);
 /* The time of so many of these rows, of `columns` columns of 16 bits. */
 double cost_tile_ns(uint64_t rows, uint32_t columns);
