@@ -222,23 +222,29 @@ DEV void rows_mask(const struct warp_context *c, uint32_t first, float (&p)[16][
     for (int s = 0; s < WARPS; s++) share_mask<2>(c, &rows, first + 16 * s, p + 2 * s);
 }
 
-/* Adds the outputs of a piece to the state, 64 columns at a time. */
+/* Adds the outputs of a piece to the state, 64 columns at a time, in two chains of products side by
+ * side, since each product waits for the one before it in its chain. */
 DEV void rows_outputs(const uint4 weights[WARPS], uint32_t buffer, const struct merge factors[2],
                       struct rows_state *state) {
 #pragma unroll
     for (int plane = 0; plane < QN_HEAD_DIM / 64; plane++) {
         const uint64_t v = wgmma_lines(
             shared_memory, rows_piece(buffer) + ROW_VALUES + plane * KV_PLANE, ROW_EIGHT);
-        float out[8][4] = {}; /* the compiler wants initial values */
+        float out[2][4][4] = {}; /* the compiler wants initial values */
         wgmma_fence();
 #pragma unroll
         for (int s = 0; s < WARPS; s++)
-            wgmma_64x64x16_turned<KV_E>(out, weights[s], wgmma_further(v, s * 2 * ROW_EIGHT),
-                                        s > 0);
+#pragma unroll
+            for (int half = 0; half < 2; half++)
+                wgmma_64x32x16_turned<KV_E>(out[half], weights[s],
+                                            wgmma_further(v, s * 2 * ROW_EIGHT + half * 64), s > 0);
         wgmma_commit();
         wgmma_wait<0>();
-        wgmma_settle(out);
-        rows_add<8>(state, 8 * plane, out, factors);
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            wgmma_settle(out[half]);
+            rows_add<4>(state, 8 * plane + 4 * half, out[half], factors);
+        }
     }
 }
 

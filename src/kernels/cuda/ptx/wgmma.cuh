@@ -95,21 +95,20 @@ DEV void wgmma_64x128x16_shared(float (&d)[16][4], uint64_t a, uint64_t b, bool 
         WGMMA_128_SHARED("f16.f16");
 }
 
-#define WGMMA_64_TURNED(TYPES)                                                                     \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"                                      \
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPES " "                           \
-                 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,"             \
-                 "%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, "                          \
-                 "{%32,%33,%34,%35}, %36, p, 1, 1, 1;\n}"                                          \
-                 : D4(0), D4(1), D4(2), D4(3), D4(4), D4(5), D4(6), D4(7)                          \
+#define WGMMA_32_TURNED(TYPES)                                                                     \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %21, 0;\n"                                      \
+                 "wgmma.mma_async.sync.aligned.m64n32k16.f32." TYPES " "                           \
+                 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, "                       \
+                 "{%16,%17,%18,%19}, %20, p, 1, 1, 1;\n}"                                          \
+                 : D4(0), D4(1), D4(2), D4(3)                                                      \
                  : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "r"((int)add))
 
-/* d[64 x 64] = a[64 x 16] b[16 x 64], plus d if `add`. The matrices of b are transposed. */
-template <int E> DEV void wgmma_64x64x16_turned(float (&d)[8][4], uint4 a, uint64_t b, bool add) {
+/* d[64 x 32] = a[64 x 16] b[16 x 32], plus d if `add`. The matrices of b are transposed. */
+template <int E> DEV void wgmma_64x32x16_turned(float (&d)[4][4], uint4 a, uint64_t b, bool add) {
     if (E == E_BF16)
-        WGMMA_64_TURNED("bf16.bf16");
+        WGMMA_32_TURNED("bf16.bf16");
     else
-        WGMMA_64_TURNED("f16.f16");
+        WGMMA_32_TURNED("f16.f16");
 }
 #undef D4
 

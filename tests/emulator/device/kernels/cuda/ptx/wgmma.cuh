@@ -57,8 +57,8 @@ DEV void wgmma_64x128x16_shared(float (&d)[16][4], uint64_t a, uint64_t b, bool 
     }
     wgmma_emulated(&d[0][0], make_uint4(v[0], v[1], v[2], v[3]), b, 16, E == E_F16, add, false);
 }
-template <int E> DEV void wgmma_64x64x16_turned(float (&d)[8][4], uint4 a, uint64_t b, bool add) {
-    wgmma_emulated(&d[0][0], a, b, 8, E == E_F16, add, true);
+template <int E> DEV void wgmma_64x32x16_turned(float (&d)[4][4], uint4 a, uint64_t b, bool add) {
+    wgmma_emulated(&d[0][0], a, b, 4, E == E_F16, add, true);
 }
 
 #endif
