@@ -375,24 +375,27 @@ struct cuda_args {
  * warps, then one per worker for its compute warps and one per worker for its loader. */
 #define CUDA_TRACE_RINGS(n_workers) (3 * (n_workers))
 
-/* Bytes of SAMPLE's work memory: [2][ceil64(vocab)] for each logit row or for each worker,
- * whichever are fewer. */
-CUDA_ABI_FN uint64_t cuda_sample_bytes(uint32_t n_logit_rows, uint32_t n_workers, uint32_t vocab) {
-    const uint32_t n = n_logit_rows < n_workers ? n_logit_rows : n_workers;
-    return (uint64_t)n * 2 * ((vocab + 63) & ~63u) * 4;
+/* Bytes of a place in SAMPLE's work memory: [2][ceil64(vocab)] words, or a tile of LINEAR's sums.
+ */
+CUDA_ABI_FN uint64_t cuda_sample_place(uint32_t vocab) {
+    const uint64_t words = (uint64_t)2 * ((vocab + 63) & ~63u) * 4;
+    return words > CUDA_WAITING_BYTES ? words : CUDA_WAITING_BYTES;
 }
-
-/* Whether LINEAR's waiting sums share that memory: then each block has a place of its own there,
- * and it runs one task at a time. */
-CUDA_ABI_FN uint32_t cuda_sample_has_sums(uint32_t n_logit_rows, uint32_t n_workers,
-                                          uint32_t vocab) {
-    return n_logit_rows > n_workers && cuda_sample_bytes(1, 1, vocab) >= CUDA_WAITING_BYTES;
+/* Whether these places are the blocks', because there are more logit rows than blocks; otherwise
+ * each row has one. A block's LINEAR keeps its sums there, too: a block runs one task at a time. */
+CUDA_ABI_FN uint32_t cuda_samples_by_block(uint32_t n_logit_rows, uint32_t n_workers) {
+    return n_logit_rows > n_workers;
+}
+/* Bytes of all places. */
+CUDA_ABI_FN uint64_t cuda_sample_bytes(uint32_t n_logit_rows, uint32_t n_workers, uint32_t vocab) {
+    const uint32_t n = cuda_samples_by_block(n_logit_rows, n_workers) ? n_workers : n_logit_rows;
+    return n * cuda_sample_place(vocab);
 }
 /* Bytes from a block's waiting sums to the next one's. */
 CUDA_ABI_FN uint64_t cuda_waiting_stride(uint32_t n_logit_rows, uint32_t n_workers,
                                          uint32_t vocab) {
-    return cuda_sample_has_sums(n_logit_rows, n_workers, vocab) ? cuda_sample_bytes(1, 1, vocab)
-                                                                : (uint64_t)CUDA_WAITING_BYTES;
+    return cuda_samples_by_block(n_logit_rows, n_workers) ? cuda_sample_place(vocab)
+                                                          : (uint64_t)CUDA_WAITING_BYTES;
 }
 
 /* Copies rows [first_row, first_row + n_rows) of a part into its block's image (any range, ranges

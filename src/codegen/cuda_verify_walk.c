@@ -161,7 +161,7 @@ static bool units_cover(const struct cuda_task *t, uint64_t n, const struct prog
     const uint32_t first = cuda_proof_rows_before(op);
     uint32_t row0 = first, row1 = first, unit = to;
     for (uint64_t i = 0; i < n; i++) {
-        if (t[i].unit0 < from || t[i].unit0 >= to) continue;
+        if (t[i].unit0 < from || (t[i].unit0 >= to && to < op->units)) continue;
         if (unit == to) { /* the rows before are complete */
             row0 = row1;
             row1 = t[i].row1;

@@ -50,7 +50,7 @@ static void add_up(const struct prog_header *p, uint64_t trace_bytes, struct cud
         2 * (uint64_t)spec_rope_rows(spec, p->max_model_len) * (spec->head_dim / 2) * sizeof(float);
     plan->logit_rows = most_logit_rows(p);
     plan->sample_bytes = cuda_sample_bytes(plan->logit_rows, p->n_workers, spec->vocab);
-    if (has_waiting_sums(p) && !cuda_sample_has_sums(plan->logit_rows, p->n_workers, spec->vocab))
+    if (has_waiting_sums(p) && !cuda_samples_by_block(plan->logit_rows, p->n_workers))
         plan->sums_bytes = (uint64_t)p->n_workers * CUDA_WAITING_BYTES;
     plan->trace_bytes = trace_bytes;
     plan->upload_bytes = cuda_upload_bytes();

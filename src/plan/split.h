@@ -35,6 +35,7 @@ struct split_band {
 struct split_cut {
     struct split_band band[2];
 };
+/* All grains in one band. */
 struct split_cut split_evenly(uint32_t n_grains, uint32_t rows, uint32_t units);
 
 /* A product of packed rows to be cut for `want` tasks. */

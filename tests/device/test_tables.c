@@ -236,7 +236,8 @@ static const struct form {
     {{.name = "splitk_sum", .kind = OP_SPLITK_SUM, .packed = true}, {32, 64}},
     {{.name = "gated_mlp", .kind = OP_GATED_MLP, .rides = true}, {1}},
     {{.name = "gated_mlp.packed", .kind = OP_GATED_MLP, .packed = true}, {8, 16}},
-    {{.name = "gated_mlp.summed", .kind = OP_GATED_MLP, .packed = true, .summed = true}, {64, 128}},
+    {{.name = "gated_mlp.summed", .kind = OP_GATED_MLP, .packed = true, .summed = true},
+     {64, 128, 384}}, /* 384: two bands */
     {{.name = "pack", .kind = OP_PACK}, {9}},
     {{.name = "pack_logits", .kind = OP_PACK_LOGITS, .packed = true}, {9}},
     {{.name = "sum_squares", .kind = OP_SUM_SQUARES, .packed = true}, {64}},

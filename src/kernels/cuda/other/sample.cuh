@@ -407,8 +407,9 @@ DEV struct best copy_logits(const struct sampler *p, const struct rt_sampling *q
 /* The row's working copy: in a place of its own, or in the block's where there are more rows than
  * blocks. */
 DEV float *work_of(const struct cuda_args *args, uint32_t row) {
-    const uint32_t at = args->logit_rows > args->rt.n_workers ? blockIdx.x : row;
-    return args->sample_scratch + (uint64_t)at * 2 * VOCAB_ROUND;
+    const bool own = cuda_samples_by_block(args->logit_rows, args->rt.n_workers);
+    return args->sample_scratch +
+           (own ? blockIdx.x : row) * (cuda_sample_place(QN_VOCAB) / sizeof(float));
 }
 
 /* The mask's bits of tokens [first, first + 32). */
