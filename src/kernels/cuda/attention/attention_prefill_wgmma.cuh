@@ -95,7 +95,7 @@ DEV void rows_clear(const struct warp_context *c, uint32_t buffer, uint32_t n) {
  * first row is number `at` of the item. */
 DEV void rows_queries(const struct warp_context *c, const struct cuda_task *task,
                       const struct attention_step *s, uint32_t at) {
-    constexpr uint32_t chunks = QN_HEAD_DIM / 8;
+    constexpr uint32_t fours = QN_HEAD_DIM / 4;
     struct rows_warp *mine = rows_warp_of(c);
     char *to = shared_memory + c->warp / 4 * ROW_GROUP + c->warp % 4 * (2 * ROW_EIGHT);
     const float *q = (const float *)task->in;
@@ -106,19 +106,17 @@ DEV void rows_queries(const struct warp_context *c, const struct cuda_task *task
         mine->lo[c->lane] = exists ? window_start(task_window(task), position) : 0;
         mine->hi[c->lane] = exists ? position + 1 : 0;
     }
-#pragma unroll 4
-    for (uint32_t i = c->lane; i < 16 * chunks; i += 32) {
-        const uint32_t m = i / chunks, chunk = i % chunks, token = m / SUB_HEADS;
+#pragma unroll 8
+    for (uint32_t i = c->lane; i < 16 * fours; i += 32) {
+        const uint32_t m = i / fours, four = i % fours, token = m / SUB_HEADS;
         const uint32_t head = m % SUB_HEADS;
-        float4 v[2] = {};
+        float4 v = make_float4(0, 0, 0, 0);
         if (token < s->n_tokens && head < s->n_heads) {
             const uint64_t row = (uint64_t)(s->row0 + token) * QN_N_HEADS + s->head0 + head;
-            v[0] = load4_l2(q + row * QN_HEAD_DIM + 8 * chunk);
-            v[1] = load4_l2(q + row * QN_HEAD_DIM + 8 * chunk + 4);
+            v = load4_l2(q + row * QN_HEAD_DIM + 4 * four);
         }
-        *(uint4 *)(to + kv_row_at(m) + kv_chunk_at(m, chunk)) =
-            make_uint4(pack_pair<KV_E>(v[0].x, v[0].y), pack_pair<KV_E>(v[0].z, v[0].w),
-                       pack_pair<KV_E>(v[1].x, v[1].y), pack_pair<KV_E>(v[1].z, v[1].w));
+        *(uint2 *)(to + kv_row_at(m) + kv_chunk_at(m, four / 2) + four % 2 * 8) =
+            make_uint2(pack_pair<KV_E>(v.x, v.y), pack_pair<KV_E>(v.z, v.w));
     }
     page_copy_fence_shared(); /* products will read where this thread wrote */
     __syncwarp();
