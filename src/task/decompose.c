@@ -65,6 +65,11 @@ static struct split_cut choose_cut(const struct tgraph *g, const struct kop *op,
     }
     if (reads_packed(g, op))
         best = split_packed(&g->options.device, g->kernel, op, n_rows * PACK_ROWS, n_blocks, want);
+    /* A GPU's task goes through its rows eight by eight, for all of which its weights are in L2. */
+    if (op->kind == OP_ROUTER && g->options.device.kind == DEVICE_CUDA)
+        best = split_evenly(n_blocks,
+                            MIN(CEIL_DIV(n_rows, (uint32_t)PACK_ROWS), MAX(want / n_blocks, 1u)),
+                            MIN(want, n_blocks));
     /* A GPU's task goes through all rows of each listed expert, so rows are not cut. */
     if (op->kind == OP_EXPERT_DOWN && g->options.device.kind == DEVICE_CUDA)
         best = split_evenly(n_blocks, 1, MIN(want, n_blocks));

@@ -152,21 +152,54 @@ DEV void down_clear(const struct warp_context *c, const struct down_work *w) {
             w->sums[(uint64_t)row * w->pitch + column] = 0;
 }
 
-/* Adds the batch to the sums. */
-DEV void down_add(const struct warp_context *c, struct down_work *w) {
+enum { DOWN_AT_ONCE = 4 }; /* slots whose sums a thread loads at once */
+
+/* Adds the first slots of `slots`, bit s for slot number from + s of the batch, to the sums of
+ * their rows and the thread's column, in order of the bits. Returns the other slots. A sum that a
+ * slot before has changed is taken from there. */
+DEV uint32_t down_add_some(const struct warp_context *c, const struct down_work *w, uint32_t from,
+                           uint32_t slots) {
     const uint32_t column = c->thread % CUDA_PAGE_ROWS;
-    sync_compute();
-#pragma unroll 1
-    for (uint32_t s = 0; s < w->n; s++) {
+    bool there[DOWN_AT_ONCE];
+    float *at[DOWN_AT_ONCE], sum[DOWN_AT_ONCE], add[DOWN_AT_ONCE];
+#pragma unroll
+    for (int u = 0; u < DOWN_AT_ONCE; u++) {
+        const uint32_t s = from + (slots == 0 ? 0 : __popc((slots & -slots) - 1));
         const struct down_slot slot = down_slots()[s];
-        if (slot.row % 16 != c->thread / 16 || w->block * CUDA_PAGE_ROWS + column >= QN_HIDDEN)
-            continue;
         const float *partials = down_partials(s) + column;
         float v[PARTIALS];
 #pragma unroll
         for (uint32_t i = 0; i < DOWN_TURNS; i++) v[i] = partials[i * CUDA_PAGE_ROWS];
-        float *sum = w->sums + (uint64_t)slot.row * w->pitch + column;
-        *sum += partials_sum<true, DOWN_K_TILES>(v) * slot.weight;
+        there[u] = slots != 0;
+        add[u] = partials_sum<true, DOWN_K_TILES>(v) * slot.weight;
+        at[u] = w->sums + (uint64_t)slot.row * w->pitch + column;
+        sum[u] = there[u] ? *at[u] : 0;
+        slots &= slots - 1;
+    }
+#pragma unroll
+    for (int u = 0; u < DOWN_AT_ONCE; u++) {
+#pragma unroll
+        for (int before = 0; before < u; before++)
+            if (at[before] == at[u]) sum[u] = sum[before];
+        sum[u] += add[u];
+        if (there[u]) *at[u] = sum[u];
+    }
+    return slots;
+}
+
+/* Adds the batch to the sums. Half a warp owns every 16th row. A warp looks at 32 slots at once for
+ * those of its halves' rows. */
+DEV void down_add(const struct warp_context *c, struct down_work *w) {
+    const bool own = w->block * CUDA_PAGE_ROWS + c->thread % CUDA_PAGE_ROWS < QN_HIDDEN;
+    sync_compute();
+#pragma unroll 1
+    for (uint32_t from = 0; from < w->n; from += 32) {
+        const uint32_t at = from + c->lane;
+        const uint32_t half = at < w->n ? down_slots()[at].row % 16 - 2 * c->warp : ~0u;
+        const uint32_t of[2] = {__ballot_sync(~0u, half == 0), __ballot_sync(~0u, half == 1)};
+        uint32_t left = own ? of[c->lane / 16] : 0;
+#pragma unroll 1
+        while (left != 0) left = down_add_some(c, w, from, left);
     }
     sync_compute(); /* the partial sums are read */
     w->n = 0;
