@@ -161,6 +161,10 @@ struct split_product split_projections(const struct model_spec *s, uint32_t n_ro
     return p;
 }
 
+bool split_reads_packed(const struct kgraph *k, const struct kop *op) {
+    return cuda_has_pages(op->kind) && k->tensors.items[op->in[0]].layout == LAYOUT_PACKED;
+}
+
 /* Where weights stream, rows stay together: a task has tensor core columns for all rows, and half
  * of the rows would leave columns empty. */
 struct split_cut split_packed(const struct device *d, const struct kgraph *k, const struct kop *op,
@@ -174,4 +178,17 @@ struct split_cut split_packed(const struct device *d, const struct kgraph *k, co
     if (op->kind == OP_QKV_FUSED) p = split_fused(&k->spec, n_rows, want);
     if (device_streams(d, n_rows, k->spec.hidden)) p.most_rows = 1;
     return split_product(&p, NULL);
+}
+
+bool split_is_of_experts(enum op_kind kind) {
+    return kind == OP_ROUTER || kind == OP_EXPERT_DOWN;
+}
+
+/* A task of ROUTER goes through its rows eight by eight. Its weights are few, so all tasks find
+ * them in L2. A task of EXPERT_DOWN goes through all rows of each listed expert. */
+struct split_cut split_experts(const struct kop *op, uint32_t n_rows, uint32_t n_blocks,
+                               uint32_t want) {
+    const uint32_t eights = CEIL_DIV(n_rows, (uint32_t)PACK_ROWS);
+    const uint32_t rows = op->kind == OP_ROUTER ? MIN(eights, MAX(want / n_blocks, 1u)) : 1;
+    return split_evenly(n_blocks, rows, MIN(want, n_blocks));
 }

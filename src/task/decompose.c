@@ -12,17 +12,9 @@
 
 #include <assert.h>
 
-/* Whether an operator multiplies packed activations. */
-static bool reads_packed(const struct tgraph *g, const struct kop *op) {
-    if (op->kind != OP_QKV_LINEAR && op->kind != OP_QKV_FUSED && op->kind != OP_LINEAR &&
-        op->kind != OP_LINEAR_SPLITK && op->kind != OP_GATED_MLP && op->kind != OP_LM_HEAD)
-        return false;
-    return g->kernel->tensors.items[op->in[0]].layout == LAYOUT_PACKED;
-}
-
 /* Token rows that a tile is a multiple of. */
 static uint32_t row_grain(const struct tgraph *g, const struct kop *op) {
-    return reads_packed(g, op) ? PACK_ROWS : 1;
+    return split_reads_packed(g->kernel, op) ? PACK_ROWS : 1;
 }
 
 /* Bytes that one operator's tasks load when cut into row_tiles x unit_tiles. */
@@ -38,6 +30,22 @@ static uint64_t loaded_bytes(const struct tgraph *g, const struct kop *op, uint3
     return task_weight_bytes(g->kernel, &whole) * row_tiles + activations * unit_tiles;
 }
 
+/* The cut that loads the fewest bytes. One that leaves workers idle counts as if it loaded more. */
+static struct split_cut cut_by_bytes(const struct tgraph *g, const struct kop *op, uint32_t n_rows,
+                                     uint32_t n_blocks, uint32_t want) {
+    struct split_cut best = split_evenly(n_blocks, 1, MIN(want, n_blocks));
+    uint64_t best_bytes = UINT64_MAX;
+    for (uint32_t rows = 1; rows <= MIN(n_rows, want); rows *= 2) {
+        const uint32_t units = MIN(MAX(want / rows, 1u), n_blocks);
+        const uint64_t idle = want - MIN(want, rows * units);
+        const uint64_t bytes = loaded_bytes(g, op, rows, units) * (want + idle) / want;
+        if (bytes >= best_bytes) continue;
+        best_bytes = bytes;
+        best = split_evenly(n_blocks, rows, units);
+    }
+    return best;
+}
+
 static struct split_cut choose_cut(const struct tgraph *g, const struct kop *op, uint32_t want) {
     assert(want > 0); /* at least one worker, and one task per worker */
     const uint32_t n_rows = CEIL_DIV(kop_rows(op), row_grain(g, op));
@@ -51,33 +59,18 @@ static struct split_cut choose_cut(const struct tgraph *g, const struct kop *op,
     /* The other workers have tasks of SAMPLE. */
     if (op->kind == OP_RESET_SENTINELS && want > g->kernel->n_logit_rows)
         return split_evenly(n_blocks, 1, MIN(want - g->kernel->n_logit_rows, n_blocks));
-    struct split_cut best = split_evenly(n_blocks, 1, MIN(want, n_blocks));
-    uint64_t best_bytes = UINT64_MAX;
-    for (uint32_t rows = 1; rows <= MIN(n_rows, want); rows *= 2) {
-        const uint32_t units = MIN(MAX(want / rows, 1u), n_blocks);
-        /* A cut that leaves workers idle counts as if it loaded more bytes. */
-        const uint64_t idle = want - MIN(want, rows * units);
-        const uint64_t bytes = loaded_bytes(g, op, rows, units) * (want + idle) / want;
-        if (bytes < best_bytes) {
-            best_bytes = bytes;
-            best = split_evenly(n_blocks, rows, units);
-        }
-    }
-    if (reads_packed(g, op))
-        best = split_packed(&g->options.device, g->kernel, op, n_rows * PACK_ROWS, n_blocks, want);
-    /* A GPU's task goes through its rows eight by eight, for all of which its weights are in L2. */
-    if (op->kind == OP_ROUTER && g->options.device.kind == DEVICE_CUDA)
-        best = split_evenly(n_blocks,
-                            MIN(CEIL_DIV(n_rows, (uint32_t)PACK_ROWS), MAX(want / n_blocks, 1u)),
-                            MIN(want, n_blocks));
-    /* A GPU's task goes through all rows of each listed expert, so rows are not cut. */
-    if (op->kind == OP_EXPERT_DOWN && g->options.device.kind == DEVICE_CUDA)
-        best = split_evenly(n_blocks, 1, MIN(want, n_blocks));
+    struct split_cut cut;
+    if (g->options.device.kind == DEVICE_CUDA && split_is_of_experts(op->kind))
+        cut = split_experts(op, n_rows, n_blocks, want);
+    else if (split_reads_packed(g->kernel, op))
+        cut = split_packed(&g->options.device, g->kernel, op, n_rows * PACK_ROWS, n_blocks, want);
+    else
+        cut = cut_by_bytes(g, op, n_rows, n_blocks, want);
     if (o->row_tiles != 0 || o->unit_tiles != 0)
-        best = split_evenly(n_blocks,
-                            o->row_tiles != 0 ? MIN(o->row_tiles, n_rows) : best.band[0].rows,
-                            o->unit_tiles != 0 ? MIN(o->unit_tiles, n_blocks) : best.band[0].units);
-    return best;
+        cut =
+            split_evenly(n_blocks, o->row_tiles != 0 ? MIN(o->row_tiles, n_rows) : cut.band[0].rows,
+                         o->unit_tiles != 0 ? MIN(o->unit_tiles, n_blocks) : cut.band[0].units);
+    return cut;
 }
 
 /* Rounds the number of tasks down to whole gangs, to one gang at least. Of tiles, a gang has

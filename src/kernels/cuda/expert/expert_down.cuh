@@ -102,9 +102,8 @@ DEV void down_gather(const struct warp_context *c, const struct cuda_task *task,
 }
 
 /* Multiplies the warp's pages of an expert's row block with the slots [slot, slot + n). Stores
- * their partial sums as slots `at` and on of the batch. turn: the warp's first page. HOLDS: the
- * pages stay for the expert's next slots. */
-template <int COLUMNS, bool HOLDS>
+ * their partial sums as slots `at` and on of the batch. turn: the warp's first page. */
+template <int COLUMNS>
 DEV void down_multiply(struct warp_context *c, const struct cuda_task *task, uint32_t slot,
                        uint32_t n, uint32_t at, uint32_t turn) {
     float sums[COLUMNS][4] = {};
@@ -112,12 +111,12 @@ DEV void down_multiply(struct warp_context *c, const struct cuda_task *task, uin
 #pragma unroll 1
     for (uint32_t i = turn; i < DOWN_K_TILES; i += WARPS) {
         down_gather<COLUMNS>(c, task, slot, n, cuda_page_tile(DOWN_K_TILES, i), &x);
-        const uint4 *page = HOLDS ? page_at(page_acquire_after(c, i / WARPS)) : page_acquire(c);
+        const uint4 *page = page_acquire(c);
 #pragma unroll
         for (int pair = 0; pair < CUDA_PAGE_K / 32; pair++)
 #pragma unroll
             for (int k = 0; k < COLUMNS; k++) mma_pair(sums[k], page, pair, c->lane, x.of[k][pair]);
-        if (!HOLDS) page_release(c);
+        page_release(c);
     }
     const uint32_t g = c->lane / 4, j = c->lane % 4;
 #pragma unroll
@@ -258,28 +257,26 @@ DEV void down_results(const struct warp_context *c, const struct down_work *w) {
 /* ---- many token rows, or one that does not fit scratch ---- */
 
 /* The slots [slot, slot + n) of an expert. */
-template <bool HOLDS>
 DEV void down_set(struct warp_context *c, struct down_work *w, uint32_t slot, uint32_t n) {
     if (w->n + n > DOWN_BATCH) down_add(c, w);
     const uint32_t turn = (c->warp - c->turn) % WARPS;
     if (turn == 0) down_note(c, w, slot, n, w->n);
     if (turn < DOWN_K_TILES) {
-        if (!HOLDS && n <= PACK_ROWS)
-            down_multiply<1, HOLDS>(c, w->task, slot, n, w->n, turn);
+        if (n <= PACK_ROWS)
+            down_multiply<1>(c, w->task, slot, n, w->n, turn);
         else
-            down_multiply<2, HOLDS>(c, w->task, slot, n, w->n, turn);
+            down_multiply<2>(c, w->task, slot, n, w->n, turn);
     }
-    if (!HOLDS) c->turn = turn_after(c->turn, DOWN_K_TILES);
+    c->turn = turn_after(c->turn, DOWN_K_TILES);
     w->n += n;
 }
 
-/* All slots of an expert. */
+/* All slots of an expert, set by set. Each set has its own copy of the pages: a copy that one warp
+ * kept for all sets would leave the warps without a page idle. */
 DEV void down_expert(struct warp_context *c, struct down_work *w, const struct expert_entry *e) {
-    uint32_t slot = e->slot0;
 #pragma unroll 1
-    for (; slot + EXPERT_SET < e->slot1; slot += EXPERT_SET)
-        down_set<EXPERT_DOWN_HOLDS>(c, w, slot, EXPERT_SET);
-    if (slot < e->slot1) down_set<false>(c, w, slot, e->slot1 - slot);
+    for (uint32_t slot = e->slot0; slot < e->slot1; slot += EXPERT_SET)
+        down_set(c, w, slot, min(e->slot1 - slot, (uint32_t)EXPERT_SET));
 }
 
 /* A row block: all listed experts, then the results. */

@@ -25,9 +25,6 @@ enum {
      * bytes). */
     EXPERT_UP_SETS = HAS_BULK_COPIES && cuda_k_tiles(QN_HIDDEN) <= PARTIALS ? RING_DEPTH : 1,
     EXPERT_UP_PASS = EXPERT_UP_SETS * EXPERT_SET,
-    /* Whether an expert's pages of a row block of down can be in the ring together. Then all slots
-     * of the expert are multiplied with them. */
-    EXPERT_DOWN_HOLDS = cuda_k_tiles(QN_EXPERT_WIDTH) <= RING_PAGES,
 };
 
 /* An entry of the list. */
@@ -73,10 +70,9 @@ DEV uint32_t expert_up_passes(const struct expert_entry *e) {
     return ceil_div(e->slot1 - e->slot0, EXPERT_UP_PASS);
 }
 
-/* How often an entry's pages of down are loaded. */
-DEV uint32_t expert_down_passes(const struct expert_entry *e) {
-    const uint32_t sets = ceil_div(e->slot1 - e->slot0, EXPERT_SET);
-    return EXPERT_DOWN_HOLDS ? min(sets, 1u) : sets;
+/* The sets of an entry's slots: how often its pages of down are loaded. */
+DEV uint32_t expert_sets(const struct expert_entry *e) {
+    return ceil_div(e->slot1 - e->slot0, EXPERT_SET);
 }
 
 /* The address of operand number i of those without a word in the descriptor. row: the descriptor's
@@ -93,9 +89,8 @@ struct expert_run {
     uint32_t block0, block1;
 };
 
-/* A slice of the list: the items whose places begin in it (graph/expert_list.h). An item costs as
- * many places as it has passes: a pass takes as long as its pages take to arrive, whatever slots it
- * has. */
+/* A slice of the list: the items whose places begin in it (graph/expert_list.h). An item has as
+ * many places as its expert's slots have sets, at least one. */
 struct expert_slice {
     struct expert_list list;
     uint32_t at;              /* the entry after those of the lanes */
@@ -108,7 +103,7 @@ struct expert_slice {
 
 DEV uint32_t expert_cost_of(const struct expert_list *list, const struct expert_entry *e) {
     if (QN_EXPERT_PLACING == EXPERT_STATIC || list->n_slots <= EXPERT_UP_PASS) return 1;
-    return max(expert_up_passes(e), 1u);
+    return max(expert_sets(e), 1u);
 }
 
 /* The first of `items` items, `cost` places each from `start` on, that begins at or after a place.

@@ -137,7 +137,7 @@ DEV bool expert_down_pages(struct loader *l, const struct loader_task *t, uint32
             for (uint32_t i = 0; i < n; i++) {
                 const struct expert_entry e = expert_entry_of(&mine, i);
                 const char *from = expert_page(t->image, e.expert, EXPERT_DOWN_BLOCKS, b, k_tiles);
-                for (uint32_t p = expert_down_passes(&e); p > 0; p--) {
+                for (uint32_t p = expert_sets(&e); p > 0; p--) {
                     if (!loader_issue(l, from, k_tiles)) return false;
                     expert_note(l, &pages, k_tiles);
                 }
