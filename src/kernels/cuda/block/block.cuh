@@ -297,15 +297,17 @@ DEV uint32_t page_acquire_after(const struct warp_context *c, uint32_t n) {
     return slot;
 }
 
-/* The next bulk copy into the page writes through the async proxy. Only the fence orders it after
- * this warp's loads: an arrival does not wait for loads that are still outstanding. Without the
- * fence, iterations of Qwen3-8B now and then had other bits with 9 to 16 rows, whose lanes load 64
- * words of activations each beside the pages (H100, H200). */
-DEV void page_release(struct warp_context *c) {
+/* Releases a slot. The next bulk copy into the page writes through the async proxy. Only the fence
+ * orders it after this warp's loads: an arrival does not wait for loads that are still outstanding.
+ * Without the fence, iterations of Qwen3-8B now and then had other bits with 9 to 16 rows, whose
+ * lanes load 64 words of activations each beside the pages (H100, H200). */
+DEV void page_release_slot(const struct warp_context *c, uint32_t slot) {
     page_copy_fence_shared();
     __syncwarp();
-    if (c->lane == 0 || QN_EACH_ARRIVES)
-        barrier_arrive_release_cta(&SHARED->page_empty[page_slot(c->warp, c->page)]);
+    if (c->lane == 0 || QN_EACH_ARRIVES) barrier_arrive_release_cta(&SHARED->page_empty[slot]);
+}
+DEV void page_release(struct warp_context *c) {
+    page_release_slot(c, page_slot(c->warp, c->page));
     c->page = page_next(c->page);
 }
 

@@ -299,9 +299,7 @@ DEV uint32_t up_lap_acquire(const struct warp_context *c, const struct up_lap *l
 }
 
 DEV void up_lap_release(const struct warp_context *c, struct up_lap *lap, uint32_t slot) {
-    page_copy_fence_shared(); /* see page_release */
-    __syncwarp();
-    if (c->lane == 0 || QN_EACH_ARRIVES) barrier_arrive_release_cta(&SHARED->page_empty[slot]);
+    page_release_slot(c, slot);
     lap->at++;
 }
 
