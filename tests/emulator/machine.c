@@ -618,7 +618,7 @@ void emu_wgmma_commit(void) {
 }
 
 /* Where the element of B is, from the block's memory on. */
-static uint32_t product_element(const struct emu_wgmma *of, uint32_t k, uint32_t n) {
+static inline uint32_t product_element(const struct emu_wgmma *of, uint32_t k, uint32_t n) {
     const uint32_t k_bytes = of->turned ? 16 : 2, n_bytes = of->turned ? 2 : 16;
     if (!of->lines)
         return of->b + n / 8 * of->n_step + n % 8 * n_bytes + k / 8 * of->k_step + k % 8 * k_bytes;
@@ -627,20 +627,39 @@ static uint32_t product_element(const struct emu_wgmma *of, uint32_t k, uint32_t
     return at ^ (at >> 7 & 7) << 4;
 }
 
-static void product_make(const struct product *p, uint32_t lane) {
-    double a[2][16];
-    for (uint32_t k = 0; k < 32; k++)
-        a[k / 16][k % 16] = element(p->a[k / 16][k % 16 / 2], k % 2, p->of.f16);
-    for (uint32_t i = 0; i < p->of.n_eights * 4; i++) {
-        const uint32_t column = i / 4 * 8 + lane % 4 * 2 + i % 2;
-        const double *row = a[i % 4 / 2];
-        double sum = 0;
-        for (uint32_t k = 0; k < 16; k++) {
-            uint16_t v;
-            memcpy(&v, p->of.shared + product_element(&p->of, k, column), sizeof v);
-            sum += row[k] * element(v, 0, p->of.f16);
-        }
-        p->d[i] = (float)((p->of.add ? p->d[i] : 0) + sum);
+/* Elements [k][n] and [k][n + 1] of B, for even n, as words. 16 bytes of its memory are eight k of
+ * a column, or eight columns of a k. */
+static inline __attribute__((always_inline)) void product_pairs(const struct emu_wgmma *of,
+                                                                uint32_t n, uint32_t pairs[16]) {
+    for (uint32_t k = 0; of->turned && k < 16; k++)
+        memcpy(&pairs[k], of->shared + product_element(of, k, n), sizeof pairs[k]);
+    for (uint32_t k = 0; !of->turned && k < 16; k += 8) {
+        uint16_t lo[8], hi[8];
+        memcpy(lo, of->shared + product_element(of, k, n), sizeof lo);
+        memcpy(hi, of->shared + product_element(of, k, n + 1), sizeof hi);
+        for (uint32_t i = 0; i < 8; i++) pairs[k + i] = (uint32_t)hi[i] << 16 | lo[i];
+    }
+}
+
+/* Of each eight columns this thread has two, and of the rows g and g + 8: the sums over k, in
+ * order, of row g, then of row g + 8. */
+FAST static void product_make(const struct product *p, uint32_t lane) {
+    typedef double four __attribute__((vector_size(32)));
+    uint32_t words[WARP];
+    double wide[2 * WARP];
+    four a[16];
+    memcpy(words, p->a, sizeof p->a);
+    memset(words + 16, 0, sizeof words - sizeof p->a);
+    widen(wide, words, p->of.f16);
+    for (uint32_t k = 0; k < 16; k++) a[k] = (four){wide[k], wide[k], wide[16 + k], wide[16 + k]};
+    for (uint32_t eight = 0; eight < p->of.n_eights; eight++) {
+        float *d = p->d + eight * 4;
+        four sum = {0};
+        product_pairs(&p->of, eight * 8 + lane % 4 * 2, words);
+        widen(wide, words, p->of.f16);
+        for (uint32_t k = 0; k < 16; k++)
+            sum += a[k] * (four){wide[2 * k], wide[2 * k + 1], wide[2 * k], wide[2 * k + 1]};
+        for (uint32_t i = 0; i < 4; i++) d[i] = (float)((p->of.add ? d[i] : 0) + sum[i]);
     }
 }
 

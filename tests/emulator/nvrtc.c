@@ -101,6 +101,64 @@ static void find_kernels(nvrtc_program p, const char *text) {
     }
 }
 
+/* Comments of an enum's body become spaces. */
+static void blank_comments(char *body) {
+    for (char *from = body; (from = strstr(from, "/*")) != NULL;) {
+        char *end = strstr(from, "*/");
+        memset(from, ' ', end ? (size_t)(end + 2 - from) : strlen(from));
+    }
+}
+
+/* The end of an enumerator: a comma that no parentheses hold, or the body's end. */
+static char *enumerator_end(char *at) {
+    for (int depth = 0; *at && (*at != ',' || depth > 0); at++)
+        depth += (*at == '(') - (*at == ')');
+    return at;
+}
+
+static void put_constants(FILE *out, char *body) {
+    char before[64] = "";
+    blank_comments(body);
+    for (char *at = body, *end; at[strspn(at, " \n")]; at = end) {
+        char name[64] = "", next[80] = "0";
+        end = enumerator_end(at);
+        if (*end) *end++ = '\0';
+        sscanf(at, " %63[A-Za-z0-9_]", name);
+        const char *value = strchr(at, '=');
+        if (before[0]) snprintf(next, sizeof next, "%s + 1", before);
+        value = value ? value + 1 : next;
+        fprintf(out, "static constexpr emu_int<(long long)(%s)> %s = %s;", value, name, value);
+        memcpy(before, name, sizeof before);
+    }
+}
+
+/* The text with constants of the same types and values for enums that have no name. Clang looks
+ * through all operators of C++ for each operand of an enum's type, which took a third of an image's
+ * time. NULL: out of memory. */
+static char *without_enums(const char *text) {
+    static const char begin[] = "enum {";
+    char *made = NULL;
+    size_t bytes;
+    FILE *out = open_memstream(&made, &bytes);
+    if (!out) return NULL;
+    for (const char *at; (at = strstr(text, begin)) != NULL;) {
+        const char *body = at + strlen(begin), *end = strchr(body, '}');
+        fwrite(text, 1, (size_t)(at - text), out);
+        text = at;
+        if (!end || end[1] != ';' || memchr(body, '#', (size_t)(end - body))) {
+            fwrite(text, 1, strlen(begin), out);
+            text += strlen(begin);
+            continue;
+        }
+        char *copy = strndup(body, (size_t)(end - body));
+        if (copy) put_constants(out, copy);
+        free(copy);
+        text = end + 2;
+    }
+    fputs(text, out);
+    return fclose(out) == 0 ? made : NULL;
+}
+
 int nvrtcCreateProgram(nvrtc_program *program, const char *text, const char *name, int n_headers,
                        const char *const *texts, const char *const *names) {
     (void)name;
@@ -111,7 +169,10 @@ int nvrtcCreateProgram(nvrtc_program *program, const char *text, const char *nam
     snprintf(p->folder, sizeof p->folder, "%s/quern-emulated-XXXXXX", base ? base : "/tmp");
     if (!mkdtemp(p->folder)) return NVRTC_ERROR;
     for (int i = 0; i < n_headers; i++) {
-        if (write_file(p, names[i], texts[i]) != 0) return NVRTC_ERROR;
+        char *constants = without_enums(texts[i]);
+        const int rc = constants ? write_file(p, names[i], constants) : NVRTC_ERROR;
+        free(constants);
+        if (rc != 0) return rc;
         find_kernels(p, texts[i]);
     }
     return write_file(p, "unit.cu", text);

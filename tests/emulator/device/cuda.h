@@ -24,6 +24,11 @@
 /* block/control.cuh: a poll is a turn of all threads. */
 #define QN_LOOK_EVERY 4
 
+/* What an enumerator of a value is in an expression (nvrtc.c makes constants of it). */
+template <bool FITS> struct emu_fit { using type = int; };
+template <> struct emu_fit<false> { using type = unsigned; };
+template <long long VALUE> using emu_int = typename emu_fit<(VALUE <= 0x7fffffff)>::type;
+
 /* ---- vectors ---- */
 
 struct alignas(8) float2 {
