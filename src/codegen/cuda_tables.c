@@ -292,6 +292,12 @@ int cuda_tables_plan(struct diag *d, const struct prog_header *program, struct c
 
 /* ---- the task table ---- */
 
+/* What the descriptors of all tasks of an operator have. */
+struct operands {
+    uint64_t w, in, norm, bias, more, more2, out, out2;
+    uint16_t n_pieces;
+};
+
 struct filler {
     const struct prog_header *program;
     const struct cuda_place *places;
@@ -299,7 +305,8 @@ struct filler {
     uint64_t table; /* EMBED's */
     const struct program_maps *maps;
     struct cuda_form_host forms;
-    uint64_t *beyond; /* of each operator, the address of its struct cuda_beyond */
+    uint64_t *beyond;          /* of each operator, the address of its struct cuda_beyond */
+    struct operands *operands; /* of each operator */
 };
 
 static uint64_t address(const struct filler *f, uint32_t tensor) {
@@ -333,20 +340,22 @@ static uint64_t embed_table(const struct filler *f) {
     return 0;
 }
 
-/* Sets the operands' addresses, by form.def's table. */
-static void fill_operands(const struct filler *f, const struct prog_op *op, struct cuda_task *t) {
+/* The operands' addresses, by form.def's table. */
+static struct operands operands_of(const struct filler *f, const struct prog_op *op) {
+    struct operands o = {0};
     const struct words *names = &words[op->kind];
     const struct {
         uint64_t *word;
         const char *name;
-    } all[] = {{&t->w, names->w},       {&t->in, names->in},     {&t->norm, names->norm},
-               {&t->bias, names->bias}, {&t->more, names->more}, {&t->more2, names->more2},
-               {&t->out, names->out},   {&t->out2, names->out2}};
+    } all[] = {{&o.w, names->w},       {&o.in, names->in},     {&o.norm, names->norm},
+               {&o.bias, names->bias}, {&o.more, names->more}, {&o.more2, names->more2},
+               {&o.out, names->out},   {&o.out2, names->out2}};
     const struct op_info *info = op_info_of(op->kind);
     for (size_t i = 0; i < COUNT_OF(all); i++)
         *all[i].word = address_of_rows(f, op, tensor_named(op, info, all[i].name));
-    if (op->kind == OP_SAMPLE) t->w = f->table;
-    if (has_beyond(op)) t->bias = f->beyond[op - PROG(f->program, OP)];
+    if (op->kind == OP_SAMPLE) o.w = f->table;
+    if (has_beyond(op)) o.bias = f->beyond[op - PROG(f->program, OP)];
+    return o;
 }
 
 /* Fills the rows behind the task table, and f->beyond with their addresses. */
@@ -428,6 +437,30 @@ static uint32_t n_pieces(const struct prog_header *p, const struct prog_op *op) 
         return squares == NULL ? 0 : squares->shape[1];
     }
     }
+}
+
+/* Fills f->operands. */
+static int list_operands(struct diag *d, struct filler *f, struct arena *arena) {
+    const struct prog_op *ops = PROG(f->program, OP);
+    const uint64_t n = f->program->section[SECTION_OP].count;
+    TRY(ARENA_NEW(d, arena, &f->operands, n));
+    for (uint64_t i = 0; i < n; i++) {
+        f->operands[i] = operands_of(f, &ops[i]);
+        f->operands[i].n_pieces = (uint16_t)n_pieces(f->program, &ops[i]);
+    }
+    return QN_OK;
+}
+
+static void fill_operands(const struct operands *o, struct cuda_task *t) {
+    t->w = o->w;
+    t->in = o->in;
+    t->norm = o->norm;
+    t->bias = o->bias;
+    t->more = o->more;
+    t->more2 = o->more2;
+    t->out = o->out;
+    t->out2 = o->out2;
+    t->n_pieces = o->n_pieces;
 }
 
 /* Whether an event is carried by data. It is counted all the same, as a hint of when to look. */
@@ -516,8 +549,7 @@ static void fill_task(const struct filler *f, const struct prog_variant *v, uint
     out->trigger = t->trigger;
     out->index = index;
     if (op != NULL) {
-        out->n_pieces = (uint16_t)n_pieces(f->program, op);
-        fill_operands(f, op, out);
+        fill_operands(&f->operands[t->op], out);
         fill_blocks(f, op, f->maps->of[t->op].map, out);
     }
     cuda_form_fill(&f->forms, op, out);
@@ -549,6 +581,7 @@ int cuda_tables_fill(struct diag *d, const struct prog_header *program,
     f.table = embed_table(&f);
     int rc = program_maps_make(d, program, &maps);
     if (rc == QN_OK) rc = fill_beyond(d, &f, &arena, tasks);
+    if (rc == QN_OK) rc = list_operands(d, &f, &arena);
     for (uint64_t i = 0; i < program->section[SECTION_VARIANT].count && rc == QN_OK; i++) {
         const struct prog_variant *v = &PROG(program, VARIANT)[i];
         for (uint32_t t = v->first_task; t < v->first_task + v->n_tasks; t++)

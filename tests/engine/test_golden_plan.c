@@ -87,15 +87,35 @@ static bool same_walk(const struct cuda_task *a, const struct cuda_task *b) {
            a->columns == b->columns && a->unit_blocks == b->unit_blocks;
 }
 
-static void put_op(const struct plan *plan, const struct prog_variant *v, uint32_t op_idx,
-                   struct strbuf *out) {
+/* Tasks of a variant by operator: those of operator v->first_op + i are of[first[i]] and so on, up
+ * to of[first[i + 1]], in their order. */
+struct sorted {
+    uint32_t *of, *first;
+};
+
+static struct sorted sort_tasks(const struct plan *plan, const struct prog_variant *v) {
+    const struct prog_task *tasks = PROG(plan->program, TASK);
+    struct sorted s = {calloc(v->n_tasks + 1, sizeof *s.of), calloc(v->n_ops + 2, sizeof *s.first)};
+    assert_true(s.of != NULL && s.first != NULL);
+    const uint32_t end = v->first_task + v->n_tasks;
+    for (uint32_t t = v->first_task; t < end; t++)
+        if (tasks[t].op != PROG_NONE) s.first[tasks[t].op - v->first_op + 2]++;
+    for (uint32_t i = 2; i < v->n_ops + 2; i++) s.first[i] += s.first[i - 1];
+    for (uint32_t t = v->first_task; t < end; t++)
+        if (tasks[t].op != PROG_NONE) s.of[s.first[tasks[t].op - v->first_op + 1]++] = t;
+    return s;
+}
+
+static void put_op(const struct plan *plan, const struct prog_variant *v, const struct sorted *s,
+                   uint32_t op_idx, struct strbuf *out) {
     const struct prog_op *op = &PROG(plan->program, OP)[op_idx];
     char walk[MAX_WALKS][96], here[96];
     uint32_t count[MAX_WALKS], n = 0, n_tasks = 0, n_first_rows = 0, i = 0;
     const struct cuda_task *before = NULL;
-    for (uint32_t t = v->first_task; t < v->first_task + v->n_tasks; t++) {
+    for (uint32_t at = s->first[op_idx - v->first_op]; at < s->first[op_idx - v->first_op + 1];
+         at++) {
+        const uint32_t t = s->of[at];
         const struct prog_task *task = &PROG(plan->program, TASK)[t];
-        if (task->op != op_idx) continue;
         n_tasks++;
         n_first_rows += task->row0 == 0;
         if (before != NULL && same_walk(before, &plan->tasks[t])) {
@@ -174,15 +194,18 @@ static uint32_t seen_at(struct seen *s, const char *text) {
 static void put_ops(const struct plan *plan, const struct prog_variant *v, struct seen *seen,
                     struct strbuf *out, struct strbuf *line) {
     uint32_t count[MAX_OPS] = {0}, order[MAX_OPS], n = 0;
+    const struct sorted s = sort_tasks(plan, v);
     for (uint32_t o = v->first_op; o < v->first_op + v->n_ops; o++) {
         struct strbuf text = {0};
-        put_op(plan, v, o, &text);
+        put_op(plan, v, &s, o, &text);
         assert_int_equal(strbuf_status(NULL, &text), QN_OK);
         const uint32_t n_before = seen->n, at = seen_at(seen, strbuf_text(&text));
         if (at == n_before) strbuf_printf(out, "  %u = %s\n", at, strbuf_text(&text));
         if (count[at]++ == 0) order[n++] = at;
         strbuf_fini(&text);
     }
+    free(s.of);
+    free(s.first);
     for (uint32_t i = 0; i < n; i++)
         strbuf_printf(line, count[order[i]] > 1 ? " %ux%u" : " %u", order[i], count[order[i]]);
 }
