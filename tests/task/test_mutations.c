@@ -41,7 +41,8 @@ struct world {
     int n_touch[MAX_TASKS];
     uint32_t memory[MAX_CELLS]; /* tag of the last writer: tensor + 1 + iteration * 4096 */
     uint32_t n_workspace_cells;
-    uint32_t reset; /* tag of what RESET_SENTINELS writes, 0: there is none */
+    uint32_t n_cells; /* no task touches a cell behind them */
+    uint32_t reset;   /* tag of what RESET_SENTINELS writes, 0: there is none */
 };
 
 /* Where a region lies in memory: workspace cells, then one cell per (layer, row, head unit). */
@@ -79,10 +80,15 @@ static struct cells locate(const struct world *w, const struct kgraph *k, const 
     return c;
 }
 
+static uint64_t cells_end(const struct cells *c) {
+    return c->first + (c->rows - 1) * (uint64_t)c->stride + c->run;
+}
+
 static void prepare(struct world *w, const struct kgraph *k, const struct prog_header *p) {
     w->p = p;
     w->v = &PROG(p, VARIANT)[0];
     w->n_workspace_cells = (uint32_t)(p->workspace_bytes / 4);
+    w->n_cells = MIN(w->n_workspace_cells, (uint32_t)MAX_CELLS);
     w->reset = 0;
     for (uint32_t i = 0; i < w->v->n_ops; i++) {
         const struct prog_op *op = &PROG(p, OP)[w->v->first_op + i];
@@ -98,26 +104,34 @@ static void prepare(struct world *w, const struct kgraph *k, const struct prog_h
                                   .unit1 = t->unit1};
         struct region r[TASK_MAX_ACCESS];
         w->n_touch[i] = task_access(k, &task, r);
-        for (int a = 0; a < w->n_touch[i]; a++) w->touch[i][a] = locate(w, k, &r[a]);
+        for (int a = 0; a < w->n_touch[i]; a++) {
+            const struct cells c = w->touch[i][a] = locate(w, k, &r[a]);
+            const uint64_t end = c.rows == 0 ? 0 : cells_end(&c);
+            w->n_cells = (uint32_t)MIN(MAX(w->n_cells, end), (uint64_t)MAX_CELLS);
+        }
     }
+}
+
+/* Whether all n cells have the tag. The loop has one way out, so that it becomes vectors. */
+static bool all_have(const uint32_t *cells, uint32_t n, uint32_t tag) {
+    uint32_t differ = 0;
+    for (uint32_t i = 0; i < n; i++) differ |= cells[i] ^ tag;
+    return differ == 0;
 }
 
 /* Runs one task on the tagged memory; false: it read something that is not its input. */
 static bool run_task(struct world *w, uint32_t task, uint32_t iteration) {
     for (int pass = 0; pass < 2; pass++) /* reads first */
         for (int a = 0; a < w->n_touch[task]; a++) {
-            const struct cells *c = &w->touch[task][a];
-            if (c->write != (pass == 1)) continue;
-            const uint32_t tag = c->tag + iteration * 4096;
-            for (uint32_t r = 0; r < c->rows; r++)
-                for (uint32_t i = 0; i < c->run; i++) {
-                    const uint32_t cell = c->first + r * c->stride + i;
-                    if (cell >= MAX_CELLS) return false;
-                    if (c->write)
-                        w->memory[cell] = tag;
-                    else if (w->memory[cell] != tag)
-                        return false;
-                }
+            const struct cells c = w->touch[task][a];
+            if (c.write != (pass == 1)) continue;
+            const uint32_t tag = c.tag + iteration * 4096;
+            if (c.rows > 0 && c.run > 0 && cells_end(&c) > MAX_CELLS) return false;
+            for (uint32_t r = 0; r < c.rows; r++) {
+                uint32_t *cells = w->memory + c.first + r * c.stride;
+                for (uint32_t i = 0; c.write && i < c.run; i++) cells[i] = tag;
+                if (!c.write && !all_have(cells, c.run, tag)) return false;
+            }
         }
     return true;
 }
@@ -148,7 +162,7 @@ static bool schedule_harms(struct world *w, uint32_t late) {
     const struct prog_variant *v = w->v;
     static uint32_t have[MAX_EVENTS];
     static uint8_t done[MAX_TASKS];
-    memset(w->memory, 0, sizeof w->memory);
+    memset(w->memory, 0, w->n_cells * sizeof *w->memory);
     memset(have, 0, sizeof have);
     for (uint32_t it = 0; it < 2; it++) {
         memset(done, 0, sizeof done);
