@@ -37,10 +37,13 @@ class Hostile:
         self.pending = []
         self.failures = []
         self.n = self.n_refused = 0
-        # ASan and TSan reserve terabytes of addresses: with them only the resident size is bounded.
-        self.limit = LIMIT
+        # Limits are this process's, and so its children's: to set them between fork and exec takes a copy of all its
+        # page tables. ASan and TSan reserve terabytes of addresses: with them only the resident size is bounded.
+        no_limit = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_AS, (LIMIT, no_limit[1]))
         if self._execute(["version"])[0] != 0:
-            self.limit = None
+            resource.setrlimit(resource.RLIMIT_AS, no_limit)
 
     def folder(self, model=None, link=("model.safetensors",)):
         """A folder of its own; with `model`, its files in it: `link`ed, or copied to be damaged."""
@@ -52,19 +55,13 @@ class Hostile:
                 shutil.copy(f, d / f.name)
         return d
 
-    def _limits(self):
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        if self.limit:
-            resource.setrlimit(resource.RLIMIT_AS, (self.limit, self.limit))
-
     def _execute(self, args, stdin=b""):
         """Exit status, stdout, stderr and peak resident bytes."""
         with tempfile.TemporaryFile(dir=self.root) as i, \
                 tempfile.TemporaryFile(dir=self.root) as o, tempfile.TemporaryFile(dir=self.root) as e:
             i.write(stdin)
             i.seek(0)
-            p = subprocess.Popen([self.quern, *map(os.fsencode, map(str, args))], stdin=i, stdout=o,
-                                 stderr=e, preexec_fn=self._limits)
+            p = subprocess.Popen([self.quern, *map(os.fsencode, map(str, args))], stdin=i, stdout=o, stderr=e)
             timer = threading.Timer(TIMEOUT, p.kill)
             timer.start()
             _, status, usage = os.wait4(p.pid, 0)
