@@ -3,7 +3,8 @@
 # Each variant has its own build folder, build-<variant>, with only what its tests need in it.
 #   asan      AddressSanitizer and UBSan: all tests but the emulated GPU's, and the mutations and the
 #             statistics of sampling, which are minutes of arithmetic and little memory.
-#             --quick leaves out what takes longest, and fake stacks, and does not watch the vector kernels
+#             --quick leaves out what takes longest, half of the damaged models (hostile/test_models), and
+#             fake stacks, and does not watch the vector kernels
 #   tsan      ThreadSanitizer: what runs threads, and the GPU's kernels on the emulated one. --quick
 #             has one test of these, with what the engine does with a single row, and the yields of
 #             stress; of the engine's tests it leaves out those that are minutes of polling threads

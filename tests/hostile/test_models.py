@@ -206,7 +206,7 @@ def safetensors():
             ("offsets max", "data_offsets", [0, 2**63 - 1]),
             ("offsets real", "data_offsets", [0.0, 1.5]), ("offsets null", "data_offsets", None),
             ("offsets past the end", "data_offsets", [size, size + 16])]:
-        for tensor in {first, last}:
+        for tensor in (first, last):
             weights(f"{name} of {tensor}", lambda p, hd, da, a=at, v=value, t=tensor:
                     write_safetensors(p, changed(hd, [t, a], v), da), tensor)
     for tensor in names:
