@@ -4,23 +4,18 @@ The tiny model calls no tool by itself: each script has a first request whose an
 makes it, and the client's loop goes on from there. Exit status 77 where the packages cannot be had.
 """
 import os
-import subprocess
 import sys
 
 FOLDER = sys.argv.pop(2)
 
 from common import Server, json, main  # noqa: E402
-from venv import python  # noqa: E402
+from venv import Scripts, python  # noqa: E402
 
 PYTHON = python(FOLDER)
 s = Server("--served-model-name", "tiny", "--api-key", "secret", "--max-num-seqs", "4")
-
-
-def run(script):
-    done = subprocess.run([PYTHON, "-c", script], capture_output=True, text=True, timeout=240, env={
-        **os.environ, "BASE": f"http://127.0.0.1:{s.port}", "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1",
-        "OPENAI_AGENTS_DISABLE_TRACING": "1"})
-    assert done.returncode == 0, done.stdout[-1500:] + done.stderr[-3000:]
+run = Scripts(PYTHON, {
+    **os.environ, "BASE": f"http://127.0.0.1:{s.port}", "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1",
+    "OPENAI_AGENTS_DISABLE_TRACING": "1"}).run
 
 
 def test_openai_parse():

@@ -12,17 +12,13 @@ import tempfile
 FOLDER = sys.argv.pop(2)
 
 from common import Server, json, main  # noqa: E402
-from venv import python  # noqa: E402
+from venv import Scripts, python  # noqa: E402
 
 PYTHON = python(FOLDER)
 s = Server("--served-model-name", "tiny", "--api-key", "secret", "--max-num-seqs", "4", "--max-queue", "2")
-
-
-def run(script):
-    done = subprocess.run([PYTHON, "-c", script], capture_output=True, text=True, timeout=240, env={
-        **os.environ, "BASE": f"http://127.0.0.1:{s.port}", "LITELLM_LOCAL_MODEL_COST_MAP": "True", "NO_PROXY": "127.0.0.1",
-        "no_proxy": "127.0.0.1"})
-    assert done.returncode == 0, done.stdout[-1500:] + done.stderr[-3000:]
+run = Scripts(PYTHON, {
+    **os.environ, "BASE": f"http://127.0.0.1:{s.port}", "LITELLM_LOCAL_MODEL_COST_MAP": "True", "NO_PROXY": "127.0.0.1",
+    "no_proxy": "127.0.0.1"}).run
 
 
 def test_openai():

@@ -2,14 +2,58 @@
 first test that wants it, skipped where the registry cannot be reached.
 
     python3 tests/server/venv.py FOLDER       makes it there"""
+import atexit
 import fcntl
+import json
 import os
 import pathlib
+import select
 import subprocess
 import sys
+import tempfile
 
 PACKAGES = ["openai", "anthropic", "litellm", "langchain-openai", "lm-eval[api]", "schemathesis", "requests",
             "sglang-router", "vllm-router", "instructor", "openai-agents", "pydantic-ai-slim[openai]"]
+
+# Imports what most scripts want, which takes seconds, and forks for each script; a script goes on as the main module.
+# Frozen objects stay in pages that the processes share.
+FORKS = """
+import gc, json, os, sys
+import anthropic, openai
+import openai.resources.chat, openai.resources.responses, anthropic.resources.messages
+gc.collect()
+gc.freeze()
+for line in sys.stdin:
+    script, log = json.loads(line)
+    child = os.fork()
+    if child == 0:
+        break
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+else:
+    sys.exit()
+log = os.open(log, os.O_WRONLY)
+os.dup2(log, 1)
+os.dup2(log, 2)
+exec(script)
+"""
+
+
+class Scripts:
+    """Runs scripts in the packages' Python, each in a process of its own."""
+
+    def __init__(self, exe, env):
+        self.forks = subprocess.Popen([exe, "-c", FORKS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
+        atexit.register(self.forks.communicate)
+
+    def run(self, script, timeout=240):
+        with tempfile.NamedTemporaryFile("r", encoding="utf-8", errors="replace") as log:
+            self.forks.stdin.write(json.dumps([script, log.name]) + "\n")
+            self.forks.stdin.flush()
+            ended = select.select([self.forks.stdout], [], [], timeout)[0]
+            if not ended: # its answer would be taken for the next script's
+                self.forks.kill()
+            status = self.forks.stdout.readline().strip() if ended else f"it ran for {timeout} s"
+            assert status == "0", f"{status}: {log.read()[-4500:]}"
 
 
 def skip(why):
