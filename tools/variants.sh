@@ -7,7 +7,8 @@
 #             fake stacks, and does not watch the vector kernels
 #   tsan      ThreadSanitizer: what runs threads, and the GPU's kernels on the emulated one. --quick
 #             has one test of these, with what the engine does with a single row, and the yields of
-#             stress; of the engine's tests it leaves out those that are minutes of polling threads
+#             stress; runtime/test_bits runs each program with one format of weights; of the engine's tests
+#             it leaves out those that are minutes of polling threads
 #   stress    random yields at every primitive: what runs threads
 #   coverage  the lines and branches of src/ that the tests reach, without those that take minutes when
 #             the counters are there, which all threads share; build-coverage/coverage.txt has the files
