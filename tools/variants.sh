@@ -41,6 +41,7 @@ few="short_jit_sm80|short_(step|whole)_sm80" # nothing new before sm_90; 26 mult
 if [ "${1:-}" = --quick ]; then
     shift
     export ASAN_OPTIONS=detect_stack_use_after_return=0 # a sixth of what grammar/test_grammar takes
+    export HOSTILE_HALF=1 # the plain run has all cases
     slow="$slow|hostile/test_(tokenizers|nomem)|(engine|inspect)/test_(engine|shapes|trace|view|golden_plan|scheduling|kgraph_prove|op_expr)|model/test_family_golden|search/|grammar/(generate|oracle)|server/test_(faults|lifecycle|tools)|real/|cli/(bench|profile|compile_options|compiler|directories|explain|generate|graph|prompts_file|tours)|chat/test_answer|block/generated|kernels_cpu/test_kernels|runtime/test_(bits|protocol|stall)|task/test_(gang|stages)|emulator/|device/[^t]"
     few="engine/test_(engine|scheduling|edges|answer|structured|sampling_params)|short_(work_tensor|masks|sm|jit|step|whole_sm|pairs|transport|polls|experts_sm80)|inspect/test_trace"
     yields="-DQN_STRESS=ON"
