@@ -26,14 +26,14 @@ TINY = pathlib.Path("models/tiny")
 LIMIT = 2 << 30  # bytes of address space, where the build allows a limit
 RESIDENT = 600 << 20  # bytes: AddressSanitizer's own share included
 TIMEOUT = 120
-# Of the cases that one line of a test makes, the first and every second one after it: what a sanitizer's quick run has.
-HALF = "HOSTILE_HALF" in os.environ
 
 
 class Hostile:
-    """Runs quern and collects what was wrong; cases run beside each other."""
+    """Runs quern and collects what was wrong; cases run beside each other. half: of the cases that one line of the
+    test makes, the first and every second one after it."""
 
-    def __init__(self):
+    def __init__(self, half=False):
+        self.half = half
         self.quern = os.path.realpath(sys.argv[1])
         self.only = sys.argv[2] if len(sys.argv) > 2 else ""
         self.root = pathlib.Path(tempfile.mkdtemp(prefix="hostile-"))
@@ -81,7 +81,7 @@ class Hostile:
         say (checked where the case fails, in any order)."""
         if self.only not in name:
             return
-        if HALF:
+        if self.half:
             made_by = tuple(line for _, line in traceback.walk_stack(None))
             self.lines[made_by] += 1
             if self.lines[made_by] % 2 == 0:
