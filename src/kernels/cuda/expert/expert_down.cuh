@@ -2,12 +2,12 @@
  * ascending id, each weight * (h wd^T), + gate * shared).
  *
  * A task goes through all listed experts for each of its row blocks of 16 columns, so no sum is
- * shared between blocks. It takes an expert's pages of that row block, without void pages. The
- * warps take them in turn, across experts. A warp multiplies a page with the rows of h of up to
- * EXPERT_SET slots at a time. It reads these rows where they lie, and releases the page after the
- * last slots. A *batch* is as many slots as scratch has room for. After each batch, a thread adds
- * the batch's slots to the sums of its rows and its column, in order of the list. Sums of up to
- * DOWN_HELD token rows are in scratch, sums of more rows in y itself.
+ * shared between blocks. It takes an expert's pages of that row block, without void pages, once for
+ * each set of up to EXPERT_SET slots. The warps take pages in turn, across sets and experts. A warp
+ * multiplies a page with the set's rows of h, which it reads where they lie. A *batch* is as many
+ * slots as scratch has room for. After each batch, a thread adds the batch's slots to the sums of
+ * its rows and its column, in order of the list. Sums of up to DOWN_HELD token rows are in scratch,
+ * sums of more rows in y itself.
  *
  * Scratch:   0   sums [token row][16] F32
  *            +   batch: {token row, weight} [slot]
