@@ -3,8 +3,8 @@
 # Each variant has its own build folder, build-<variant>, with only what its tests need in it.
 #   asan      AddressSanitizer and UBSan: all tests but the emulated GPU's, and the mutations and the
 #             statistics of sampling, which are minutes of arithmetic and little memory.
-#             --quick leaves out what takes longest, half of the damaged models (hostile/test_models), and
-#             fake stacks, and does not watch the vector kernels
+#             --quick leaves out what takes longest, half of the damaged models, two thirds of the damaged
+#             programs, and fake stacks, and does not watch the vector kernels
 #   tsan      ThreadSanitizer: what runs threads, and the GPU's kernels on the emulated one. --quick
 #             has one test of these, with what the engine does with a single row, and the yields of
 #             stress; runtime/test_bits runs each program with one format of weights; of the engine's tests
@@ -36,12 +36,12 @@ run() { # name, cmake arguments, other targets, ctest arguments, tests at a time
 }
 
 slow="lint/|runtime/spin|tools/|task/test_mutations|kernels_cpu/test_sampling|server/test_(agents|clients|schema|routers|page|proxies|soak)"
-yields="" vectors=""
+yields="" vectors="" deep=ON
 few="short_jit_sm80|short_(step|whole)_sm80" # nothing new before sm_90; 26 multiprocessors are too many
 if [ "${1:-}" = --quick ]; then
     shift
     export ASAN_OPTIONS=detect_stack_use_after_return=0 # a sixth of what grammar/test_grammar takes
-    export HOSTILE_HALF=1 # the plain run has all cases
+    deep=OFF
     slow="$slow|hostile/test_(tokenizers|nomem)|(engine|inspect)/test_(engine|shapes|trace|view|golden_plan|scheduling|kgraph_prove|op_expr)|model/test_family_golden|search/|grammar/(generate|oracle)|server/test_(faults|lifecycle|tools)|real/|cli/(bench|profile|compile_options|compiler|directories|explain|generate|graph|prompts_file|tours)|chat/test_answer|block/generated|kernels_cpu/test_kernels|runtime/test_(bits|protocol|stall)|task/test_(gang|stages)|emulator/|device/[^t]"
     few="engine/test_(engine|scheduling|edges|answer|structured|sampling_params)|short_(work_tensor|masks|sm|jit|step|whole_sm|pairs|transport|polls|experts_sm80)|inspect/test_trace"
     yields="-DQN_STRESS=ON"
@@ -53,11 +53,11 @@ for variant in "$@"; do
     case "$variant" in
     asan)
         # A thousand fibers with a fake stack each: minutes a test. ThreadSanitizer sees those.
-        run asan "-DQN_SANITIZE=address,undefined $vectors" "quern block_prove_texts grammar_probe device_test_tables device_test_maps" "-E $slow|emulator/|device/[^t]"
+        run asan "-DQN_SANITIZE=address,undefined -DQN_DEEP=$deep $vectors" "quern block_prove_texts grammar_probe device_test_tables device_test_maps" "-E $slow|emulator/|device/[^t]"
         ;;
     tsan)
         # Compiling and proving is one thread's work.
-        run tsan "-DQN_SANITIZE=thread $yields" emu_nvrtc \
+        run tsan "-DQN_SANITIZE=thread -DQN_DEEP=$deep $yields" emu_nvrtc \
             "-R ^(runtime|engine|inspect)/test_|^emulator/short -E (engine|inspect)/test_(shapes|plan|golden_plan|view|kgraph_prove|op_expr)|$few" "$(nproc)"
         ;;
     stress)

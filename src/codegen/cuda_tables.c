@@ -292,12 +292,6 @@ int cuda_tables_plan(struct diag *d, const struct prog_header *program, struct c
 
 /* ---- the task table ---- */
 
-/* What the descriptors of all tasks of an operator have. */
-struct operands {
-    uint64_t w, in, norm, bias, more, more2, out, out2;
-    uint16_t n_pieces;
-};
-
 struct filler {
     const struct prog_header *program;
     const struct cuda_place *places;
@@ -305,8 +299,8 @@ struct filler {
     uint64_t table; /* EMBED's */
     const struct program_maps *maps;
     struct cuda_form_host forms;
-    uint64_t *beyond;          /* of each operator, the address of its struct cuda_beyond */
-    struct operands *operands; /* of each operator */
+    uint64_t *beyond;           /* of each operator, the address of its struct cuda_beyond */
+    struct cuda_task *operands; /* of each operator, what its tasks share (fill_operands) */
 };
 
 static uint64_t address(const struct filler *f, uint32_t tensor) {
@@ -341,8 +335,8 @@ static uint64_t embed_table(const struct filler *f) {
 }
 
 /* The operands' addresses, by form.def's table. */
-static struct operands operands_of(const struct filler *f, const struct prog_op *op) {
-    struct operands o = {0};
+static struct cuda_task operands_of(const struct filler *f, const struct prog_op *op) {
+    struct cuda_task o = {0};
     const struct words *names = &words[op->kind];
     const struct {
         uint64_t *word;
@@ -451,7 +445,7 @@ static int list_operands(struct diag *d, struct filler *f, struct arena *arena) 
     return QN_OK;
 }
 
-static void fill_operands(const struct operands *o, struct cuda_task *t) {
+static void fill_operands(const struct cuda_task *o, struct cuda_task *t) {
     t->w = o->w;
     t->in = o->in;
     t->norm = o->norm;

@@ -6,7 +6,7 @@ import pathlib
 from hostile import (GOLDEN, Hostile, changed, generate, read_safetensors, removed,
                      write_safetensors)
 
-h = Hostile(half="HOSTILE_HALF" in os.environ)  # a sanitizer's quick run
+h = Hostile(half="QN_TEST_SHORT" in os.environ)
 QWEN3 = GOLDEN / "qwen3"
 SHARDED = GOLDEN / "mistral-window"
 CONFIG = json.loads((QWEN3 / "config.json").read_text())
