@@ -88,7 +88,7 @@ static int submit(struct diag *d, struct tool *t, uint32_t i) {
     struct rt_request q = {.n_prompt = MAX(t->prompt, t->context),
                            .max_tokens = t->prompt > 1 ? 1 : t->tokens,
                            .sampling = {.top_p = 1, .repetition_penalty = 1, .ignore_eos = 1}};
-    for (uint32_t n = 0; n < q.n_prompt; n++) ids[n] = (int32_t)(i + 1 + n % 200);
+    for (uint32_t n = 0; n < q.n_prompt; n++) ids[n] = (int32_t)(i + 1 + n % 16384);
     return backend_cuda.submit(d, t->instance, &q, NULL, ids, &slot);
 }
 

@@ -12,7 +12,7 @@
 static bool is_stream_writer(const struct kgraph_step *s) {
     const enum op_kind kind = s->op->kind;
     if (kind == OP_LINEAR) return !kgraph_step_uses(s, (uint8_t)kgraph_step_letter("x"));
-    return kind == OP_EMBED || kind == OP_SPLITK_SUM || kind == OP_EXPERT_DOWN;
+    return op_writes_stream(kind);
 }
 
 /* Whether the graphs are compared at this output, and its value becomes a symbol. */

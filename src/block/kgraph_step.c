@@ -389,16 +389,24 @@ static int attr_arg(struct kgraph_step *s, uint32_t arg) {
     return kgraph_step_fail(s, "is no attribute of an operator", a->name);
 }
 
-/* The name of an argument that depends on the logits and on how many are chosen. */
+/* The name of an argument that depends on the logits, or on the chosen experts, and on how many are
+ * chosen. */
 static int tell_logits(struct kgraph_step *s, const char *name, char *out, size_t room) {
+    const bool places = strcmp(name, "places") == 0;
     const struct op_attrs *a = &s->op->attrs;
     for (uint32_t i = 0; i < s->x->n_args; i++) {
-        if (strncmp(s->x->args[i].name, "logits", 6) != 0) continue;
-        snprintf(out, room, "%s of %u, %u of %u, %u of %u groups", name, s->args[i], a->top_k,
-                 a->experts, a->top_groups, a->groups);
+        const char *of = s->x->args[i].name;
+        if (places ? strcmp(of, "chosen") != 0 && strcmp(of, "ids") != 0
+                   : strncmp(of, "logits", 6) != 0)
+            continue;
+        if (places)
+            snprintf(out, room, "%s of %u", name, s->args[i]);
+        else
+            snprintf(out, room, "%s of %u, %u of %u, %u of %u groups", name, s->args[i], a->top_k,
+                     a->experts, a->top_groups, a->groups);
         return QN_OK;
     }
-    return kgraph_step_fail(s, "depends on logits, which the operator does not have", name);
+    return kgraph_step_fail(s, "depends on what the operator does not have", name);
 }
 
 /* An argument that is no operand; op.def lists these. */

@@ -244,6 +244,11 @@ CUDA_ABI_FN int cuda_lists_experts(uint32_t kind) {
     return kind == OP_EXPERT_GATE_UP || kind == OP_EXPERT_DOWN;
 }
 
+/* Kinds of tasks whose weights are tiles of these experts, in a leased ring. */
+CUDA_ABI_FN int cuda_is_grouped(uint32_t kind) {
+    return kind == OP_GROUPED_GATE_UP || kind == OP_GROUPED_DOWN;
+}
+
 /* Token rows that ROUTER processes at a time (router.cuh). */
 enum { CUDA_ROUTER_ROWS = 32 };
 /* The widest single row that ROUTER keeps in scratch, twice. */
@@ -286,13 +291,13 @@ struct cuda_task {
     uint32_t units; /* the whole operator's units: N, I, heads, blocks */
     /* Length of the dot products; LATENT_NORM: of its result; LATENT_HEADS: of raw's rows;
      * RESET_SENTINELS: bytes of a unit; ATTENTION, SPLIT, STEP, WHOLE, MERGE: positions that a row
-     * sees, 0: all (read where layers differ); ROUTE: token rows of the graph. */
+     * sees, 0: all (read where layers differ); ROUTE, ROUTE_LIST: token rows of the graph. */
     uint32_t k;
     uint32_t k_tiles;
     uint32_t index; /* of this task in the program */
     /* Device addresses of operands; an operand that the kind does not have is 0.
      *
-     * w      EMBED and SAMPLE table; matrix products: the weights' image
+     * w      EMBED and SAMPLE table; matrix products: the weights' image; EXPERT_SUM shared
      * in     the first activation: x, a, qkv, q, raw, part, parts, squares, logits
      * norm   one row, ROUTER, EXPERT_GATE_UP: norm; EMBED, LINEAR, SPLITK_SUM and EXPERT_DOWN
      *        next; QKV_FUSED, STEP and WHOLE q_norm; LATENT_HEADS c_norm
@@ -308,11 +313,11 @@ struct cuda_task {
     uint64_t w, in, norm, bias, more, more2, out, out2;
     /* P of SPLIT, STEP, MERGE, LATENT_MERGE; parts of a row's squares; PACK_LOGITS: eights of what
      * it reads; LATENT_NORM, LATENT_HEADS: columns of x, of c; LINEAR_SPLITK: row blocks of a part;
-     * SPLITK_SUM: parts; ROUTE: the layer. */
+     * SPLITK_SUM: parts; ROUTE, ROUTE_TOP_K: the layer. */
     uint16_t n_pieces;
     uint16_t eights; /* rows / PACK_ROWS of the packed activations that it reads or writes */
     /* How a task with weights goes through its pages (block/walk.cuh); cuda_form.c decides. */
-    uint32_t block0, block1; /* row blocks [block0, block1) of the image */
+    uint32_t block0, block1; /* row blocks [block0, block1) of the image; GROUPED_*: of an expert */
     uint8_t tile;            /* token rows at a time: 1, 8, 16, 32, 64 or 128 */
     uint8_t group;           /* row blocks at a time; many packed rows: 2, 4, 8, 12 or 16 */
     uint8_t columns;     /* columns of 8 tokens: 1, 2, 4; 0: one row, whose activations are staged;

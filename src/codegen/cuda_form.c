@@ -69,6 +69,11 @@ static bool has_down_row(const struct cuda_form_host *h) {
     return has_experts(h) && cuda_down_row_fits(e->width, e->top_k);
 }
 
+/* GROUPED: wgmma, for tiles of the slots of an expert. */
+static bool has_grouped(const struct cuda_form_host *h) {
+    return has_experts(h) && h->device.has.wgmma;
+}
+
 /* ---- column `when`: the task ---- */
 
 static bool when_always(const struct form_case *c, const struct cuda_task *t) {
@@ -145,6 +150,14 @@ static void walk_tile(const struct form_case *c, struct cuda_task *t) {
     t->columns = CUDA_LEASE;
 }
 
+/* GROUPED: tiles of the slots of an expert. */
+static void walk_grouped(const struct form_case *c, struct cuda_task *t) {
+    (void)c;
+    t->tile = PACK_TILE;
+    t->group = 8;
+    t->columns = CUDA_LEASE;
+}
+
 /* MIXED: steps of 16 rows, in the leased ring. */
 static void walk_mixed(const struct form_case *c, struct cuda_task *t) {
     (void)c;
@@ -210,6 +223,7 @@ struct form_when {
 #define HAS_HEAD_TILES   has_head_tiles, "sm_90 has tiles of heads that are a part of 128 columns"
 #define HAS_STREAM_32    has_stream_32, "32 rows stream on sm_90, of wide models"
 #define HAS_EXPERTS      has_experts, "the model has no experts"
+#define HAS_GROUPED      has_grouped, "only sm_90 has tiles of so many rows of experts"
 #define HAS_ROUTER_ROW   has_router_row, "a row does not fit shared memory twice"
 #define HAS_DOWN_ROW     has_down_row, "a row's experts do not fit shared memory"
 #define WHEN_ALWAYS      when_always, NULL
@@ -220,6 +234,7 @@ struct form_when {
 #define WALK_STAGED      walk_staged
 #define WALK_STREAM      walk_stream
 #define WALK_TILE        walk_tile
+#define WALK_GROUPED     walk_grouped
 #define WALK_MIXED       walk_mixed
 #define WALK_PREFILL     walk_prefill
 #define WALK_ROUTER      walk_router

@@ -152,6 +152,14 @@ static const char *check_gate_up(const struct prog_header *p, const struct prog_
     return places > UINT32_MAX ? "fewer experts or token rows" : NULL;
 }
 
+/* GROUPED_GATE_UP, GROUPED_DOWN, EXPERT_SUM. */
+static const char *check_grouped(const struct prog_header *p, const struct prog_op *op) {
+    if (PROG(p, MODEL)->hidden % SQUARES_COLUMNS != 0) return "whole blocks of squares";
+    if (op->kind == OP_GROUPED_GATE_UP && !in_turns(p, op, GROUPED_UP_WG, GROUPED_UP_WU))
+        return "gate and up in turns of eight rows";
+    return NULL;
+}
+
 static const char *check_down(const struct prog_header *p, const struct prog_op *op) {
     if (!is_packed_tensor(tensor_of(p, op->in[DOWN_H]))) return "its activations packed";
     if (op->n_rows > 1 && op->in[DOWN_NEXT] == PROG_NONE)
@@ -214,6 +222,7 @@ static const char *check_op(const struct prog_header *p, const struct prog_op *o
         return "whole blocks of squares";
     if (op->kind == OP_EXPERT_GATE_UP) return check_gate_up(p, op);
     if (op->kind == OP_EXPERT_DOWN) return check_down(p, op);
+    if (cuda_is_grouped(op->kind) || op->kind == OP_EXPERT_SUM) return check_grouped(p, op);
     if (!cuda_has_pages(op->kind) || op->kind == OP_ROUTER || is_of_latents(op->kind)) return NULL;
     if (op->kind == OP_GATED_MLP && op->units % 8 != 0) return "a multiple of 8 units";
     if (op->kind == OP_GATED_MLP && emit_mlp_width(p) == 0 && op->units > STAGED_COLUMNS)
@@ -373,7 +382,8 @@ static int fill_beyond(struct diag *d, struct filler *f, struct arena *arena,
 }
 
 /* Sets the row blocks of its image that a task reads, [block0, block1). LINEAR_SPLITK numbers its
- * row blocks on from part to part, EXPERT_DOWN within one expert. The LM head's last unit may lack
+ * row blocks on from part to part, EXPERT_DOWN within one expert; of GROUPED_*, a task has all row
+ * blocks of an expert. The LM head's last unit may lack
  * rows, but no row blocks. */
 static void fill_blocks(const struct filler *f, const struct prog_op *op, const struct op_map *map,
                         struct cuda_task *t) {
@@ -381,6 +391,13 @@ static void fill_blocks(const struct filler *f, const struct prog_op *op, const 
     if (op->kind == OP_EXPERT_DOWN) {
         t->block0 = t->unit0 / CUDA_PAGE_ROWS;
         t->block1 = CEIL_DIV(t->unit1, (uint32_t)CUDA_PAGE_ROWS);
+    }
+    if (cuda_is_grouped(op->kind)) {
+        const uint64_t of_expert =
+            op->kind == OP_GROUPED_DOWN
+                ? tensor_of(f->program, op->in[GROUPED_DOWN_WD])->shape[1]
+                : 2 * align_up(tensor_of(f->program, op->in[GROUPED_UP_WG])->shape[1], KGRAPH_TURN);
+        t->block1 = (uint32_t)CEIL_DIV(of_expert, (uint64_t)CUDA_PAGE_ROWS);
     }
     if (!cuda_has_pages(op->kind)) return;
     const int n = program_weight_rows(op, map, t->unit0, t->unit1, rows);
@@ -421,7 +438,8 @@ static uint32_t n_pieces(const struct prog_header *p, const struct prog_op *op) 
     case OP_LATENT_MERGE:
     case OP_ATTENTION_MERGE: return tensor_of(p, op->in[MERGE_PART])->shape[2];
     case OP_PACK_LOGITS: return eights_of(tensor_of(p, op->in[PACK_X]));
-    case OP_ROUTE: return (uint32_t)op->layer;
+    case OP_ROUTE:
+    case OP_ROUTE_TOP_K: return (uint32_t)op->layer;
     case OP_LATENT_NORM: return tensor_of(p, op->in[LATENT_NORM_X])->shape[1];
     case OP_LATENT_HEADS: return tensor_of(p, op->in[LATENT_C])->shape[1];
     case OP_LINEAR_SPLITK: return tensor_of(p, op->in[PARTS_W])->shape[0] / CUDA_PAGE_ROWS;
@@ -500,7 +518,7 @@ static uint16_t flags_of(const struct prog_header *p, const struct prog_variant 
 
 /* Sets k and k_tiles. k is the length of the dot products, except: columns that PACK and
  * LATENT_NORM read, columns of LATENT_HEADS' raw, bytes of a unit of RESET_SENTINELS, positions
- * that a row of attention sees, rows of ROUTE. */
+ * that a row of attention sees, rows of ROUTE and ROUTE_LIST. */
 static void fill_lengths(const struct prog_header *p, const struct prog_op *op,
                          struct cuda_task *t) {
     t->k = op->k;
@@ -508,7 +526,7 @@ static void fill_lengths(const struct prog_header *p, const struct prog_op *op,
         t->k = tensor_of(p, op->in[PACK_X])->shape[1];
     if (op->kind == OP_LATENT_NORM) t->k = tensor_of(p, op->in[LATENT_NORM_W])->shape[0];
     t->k_tiles = cuda_k_tiles(t->k);
-    if (op->kind == OP_ROUTE) t->k = tensor_of(p, op->in[ROUTE_LOGITS])->shape[0];
+    if (op->kind == OP_ROUTE || op->kind == OP_ROUTE_LIST) t->k = tensor_of(p, op->in[0])->shape[0];
     if (op->kind == OP_LATENT_HEADS) t->k = tensor_of(p, op->in[LATENT_RAW])->shape[1];
     if (op->kind == OP_RESET_SENTINELS) t->k = 4 * tensor_of(p, op->out[0])->shape[1];
     if (has_window(op->kind)) t->k = op->attrs.window;

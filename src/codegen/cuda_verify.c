@@ -173,9 +173,9 @@ static int check_joined(const struct cuda_proof *f, const struct prog_op *op) {
     for (int i = 0; i < OP_MAX_IN; i++) {
         const struct prog_tensor *t = tensor_of(f, op->in[i]);
         if (t == NULL || t->role != PROG_WEIGHT) continue;
-        const int gate = op->kind == OP_EXPERT_GATE_UP ? GATE_UP_WG : MLP_WG, up = gate + 1;
-        const bool mlp = op->kind == OP_GATED_MLP || op->kind == OP_EXPERT_GATE_UP;
-        const bool turns = mlp && (i == gate || i == up);
+        const struct op_info *info = op_info_of(op->kind);
+        const int gate = slot_named(info->in, info->n_in, "wg");
+        const bool turns = gate >= 0 && (i == gate || i == gate + 1);
         if (turns ? !lies_so(f, op->in[i], i == gate ? 0 : half, half, CUDA_PAGE_ROWS) ||
                         t->where != PROG(f->p, TENSOR)[op->in[gate]].where
                   : !lies_so(f, op->in[i], 0, 0, 0))
@@ -357,16 +357,10 @@ static enum format format_of(const struct prog_tensor *t) {
     return t->transport == TRANSPORT_SPACE || t->bytes == 4 * elements ? PLAIN : FLAGGED;
 }
 
-/* Whether an operator writes the residual stream and its copy for a norm. */
-static bool is_stream(const struct prog_op *op) {
-    return op->kind == OP_EMBED || op->kind == OP_LINEAR || op->kind == OP_SPLITK_SUM ||
-           op->kind == OP_EXPERT_DOWN;
-}
-
 /* The format that the descriptor gives a field. Fields without a flag are plain. */
 static enum format format_in(const struct cuda_task *t, const struct prog_op *op,
                              enum field field) {
-    const bool stream = is_stream(op);
+    const bool stream = op_writes_stream(op->kind);
     const uint16_t flags = t->flags;
     switch (field) {
     case F_IN:
@@ -400,7 +394,8 @@ static int check_bits(const struct cuda_proof *f, uint32_t task, const struct pr
     const bool residual =
         op != NULL && more != NULL &&
         (op->kind == OP_LINEAR || op->kind == OP_EXPERT_DOWN || op->kind == OP_LATENT_HEADS);
-    const bool stream = op != NULL && is_stream(op); /* out and out2 have formats of their own */
+    const bool stream =
+        op != NULL && op_writes_stream(op->kind); /* out and out2 have formats of their own */
     const uint16_t packed = CUDA_OUT_PACKED;
     const struct cuda_wanted all[] = {
         {"unknown flags", 0, flags & (uint16_t)~known},
@@ -461,7 +456,8 @@ static uint64_t pieces_of(const struct cuda_proof *f, const struct prog_op *op) 
     case OP_LATENT_MERGE:
     case OP_ATTENTION_MERGE: return columns_of(cuda_proof_tensor(f, op, F_IN)) / state;
     case OP_PACK_LOGITS: return eights_in(cuda_proof_tensor(f, op, F_IN));
-    case OP_ROUTE: return (uint64_t)op->layer;
+    case OP_ROUTE:
+    case OP_ROUTE_TOP_K: return (uint64_t)op->layer;
     case OP_LATENT_NORM: return columns_of(cuda_proof_tensor(f, op, F_IN));
     case OP_LATENT_HEADS: return columns_of(cuda_proof_tensor(f, op, F_MORE));
     case OP_LINEAR_SPLITK: /* of a part's columns */
@@ -485,7 +481,8 @@ static uint64_t length_of(const struct cuda_proof *f, const struct prog_op *op) 
     case OP_LATENT_HEADS: return columns_of(cuda_proof_tensor(f, op, F_IN));
     case OP_LATENT_NORM: return columns_of(cuda_proof_tensor(f, op, F_OUT));
     case OP_RESET_SENTINELS: return cuda_proof_tensor(f, op, F_OUT)->bytes / RESET_UNITS;
-    case OP_ROUTE: return cuda_proof_tensor(f, op, F_IN)->shape[0];
+    case OP_ROUTE:
+    case OP_ROUTE_LIST: return cuda_proof_tensor(f, op, F_IN)->shape[0];
     default: return sees_context(op->kind) ? op->attrs.window : op->k;
     }
 }
@@ -495,7 +492,7 @@ static int check_numbers(const struct cuda_proof *f, uint32_t task, const struct
     const uint64_t k = op == NULL ? 0 : length_of(f, op);
     const uint64_t multiplied = op != NULL && op->kind == OP_LATENT_HEADS ? op->k : k;
     const bool tiled = op != NULL && op->kind != OP_RESET_SENTINELS && op->kind != OP_ROUTE &&
-                       !sees_context(op->kind);
+                       op->kind != OP_ROUTE_LIST && !sees_context(op->kind);
     const struct cuda_wanted all[] = {
         {"units", op == NULL ? 0 : op->units, t->units},
         {"k", k, t->k},

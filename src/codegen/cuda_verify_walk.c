@@ -120,6 +120,13 @@ static bool is_router_form(const struct cuda_task *t) {
            t->tile <= CUDA_ROUTER_ROWS;
 }
 
+/* GROUPED_*: whole tiles of an expert's row blocks, in a leased ring. */
+static bool is_grouped_form(const struct cuda_proof *f, const struct cuda_task *t,
+                            const struct prog_op *op) {
+    return f->cc / 10 == 9 && t->columns == CUDA_LEASE && t->tile == PACK_TILE && t->group == 8 &&
+           t->unit_blocks == 0 && t->row0 == 0 && t->row1 == op->n_rows;
+}
+
 int cuda_proof_walk(const struct cuda_proof *f, uint32_t task, const struct prog_op *op) {
     const struct cuda_task *t = &f->t->tasks[task];
     uint64_t block0 = 0, block1 = 0;
@@ -140,6 +147,12 @@ int cuda_proof_walk(const struct cuda_proof *f, uint32_t task, const struct prog
         block0 = t->unit0 / CUDA_PAGE_ROWS;
         block1 = CEIL_DIV(t->unit1, (uint32_t)CUDA_PAGE_ROWS);
         legal = legal && t->unit0 % CUDA_PAGE_ROWS == 0 && t->row0 == 0 && t->row1 == op->n_rows;
+    } else if (op != NULL && cuda_is_grouped(op->kind)) {
+        const uint64_t rows = op->kind == OP_GROUPED_DOWN
+                                  ? f->spec->hidden
+                                  : 2 * align_up(f->spec->experts.width, CUDA_PAGE_ROWS / 2);
+        block1 = CEIL_DIV(rows, (uint64_t)CUDA_PAGE_ROWS);
+        legal = is_grouped_form(f, t, op);
     } else if (op != NULL && (op->kind == OP_ATTENTION || op->kind == OP_ATTENTION_SPLIT)) {
         legal = is_attention_form(f, t, op);
     }
@@ -197,7 +210,7 @@ static bool slices_cover(const struct cuda_task *t, uint64_t n, const struct pro
  */
 static bool experts_inside(const struct cuda_proof *f, const struct prog_op *op,
                            const struct cuda_task *t) {
-    const bool down = op->kind == OP_EXPERT_DOWN;
+    const bool down = op->kind == OP_EXPERT_DOWN || op->kind == OP_GROUPED_DOWN;
     const uint64_t rows = down ? f->spec->hidden : 2 * align_up(f->spec->experts.width, 8);
     const uint64_t k = down ? f->spec->experts.width : f->spec->hidden;
     const uint64_t pages =
@@ -212,7 +225,7 @@ static bool experts_inside(const struct cuda_proof *f, const struct prog_op *op,
  * rows: an image has whole units. */
 static bool pages_inside(const struct cuda_proof *f, const struct prog_op *op,
                          const struct cuda_task *t, uint64_t n) {
-    if (cuda_lists_experts(op->kind)) return experts_inside(f, op, t);
+    if (cuda_lists_experts(op->kind) || cuda_is_grouped(op->kind)) return experts_inside(f, op, t);
     for (uint64_t i = 0; i < n; i++) {
         const uint64_t end =
             (uint64_t)(t[i].kind == OP_LINEAR_SPLITK ? t[i].n_pieces : t[i].block1) * t[i].k_tiles *

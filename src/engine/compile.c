@@ -35,6 +35,7 @@ void compile_options_cuda(struct compile_options *o, const struct device *device
     o->join_heads = true;
     o->whole_from = 1;
     o->cut_linear = device->has.wgmma;
+    o->group_experts = device->has.wgmma;
     o->task.transport_bytes = CUDA_TRANSPORT_BYTES;
     o->task.coarse_events = true;
     o->task.halves = true;
@@ -210,6 +211,7 @@ static int compile_variants(struct compile *c) {
         .cut_qkv = o->cut_qkv,
         .join_heads = o->join_heads,
         .cut_linear = o->cut_linear,
+        .group_experts = o->group_experts,
         .whole_from = o->whole_from,
         .places_all = o->task.launch == LAUNCH_ALL_AOT,
         .rides = o->task.transport_bytes > 0,

@@ -27,6 +27,7 @@ struct compile_options {
     bool join_heads;     /* ... and joins the heads with attention, where there are few rows */
     uint32_t whole_from; /* ... from how many rows on one task attends to a whole short context (0:
                           * none; 1, 2: with or without single rows) */
+    bool group_experts;  /* experts of many rows as a grouped GEMM; Hopper */
     bool static_experts; /* ablation: an expert's work has fixed workers, whichever experts are
                           * chosen */
     bool cut_linear; /* LINEAR as split-K, for 17 to SPLITK_ROWS rows where weights do not stream

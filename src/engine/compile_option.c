@@ -68,10 +68,11 @@ static bool set_linear(struct compile_options *o, const char *value) {
 }
 
 static bool set_moe(struct compile_options *o, const char *value) {
-    static const char *const names[] = {"slices", "static"};
+    static const char *const names[] = {"grouped", "slices", "static"};
     int i;
-    if (!one_of(value, names, 2, &i)) return false;
-    o->static_experts = i == 1;
+    if (!one_of(value, names, 3, &i)) return false;
+    o->group_experts = i == 0;
+    o->static_experts = i == 2;
     return true;
 }
 
@@ -115,7 +116,7 @@ static const struct key keys[] = {
     {"qkv", "fused|split|joined", set_qkv},
     {"attention", "pieces|batch|whole", set_attention},
     {"linear", "whole|parts", set_linear},
-    {"moe", "slices|static", set_moe},
+    {"moe", "grouped|slices|static", set_moe},
     {"workers", "all|alternate", set_workers},
     {"event-fusion", "on|off", set_event_fusion},
     {"tasks-per-worker", "1 to 64", set_tasks_per_worker},

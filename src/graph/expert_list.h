@@ -4,8 +4,10 @@
  *   slot    a row and one of its experts. The T * top_k slots are sorted by expert, then row
  *   slots   [T * top_k] row * top_k + i of each slot: its expert is the row's i-th by ascending id
  *           and has the weight weight[row][i]
- *   list    [n, EXPERT_WORDS] {expert, its first slot, the slot after its last}: the experts that
- *           some row has, by ascending id, then entries with expert -1
+ *   list    [n, EXPERT_WORDS] {expert, a first slot, the slot after the last}: the experts that
+ * some row has, by ascending id, then entries with expert -1. On a GPU an expert whose slots touch
+ * more than EXPERT_STRETCH / PACK_ROWS eights of slots has several entries, each of which touches
+ * at most that many
  *
  *   item    EXPERT_BLOCK rows of an expert's gate and of its up, for all slots of the expert
  *
@@ -17,6 +19,7 @@
 #define QN_GRAPH_EXPERT_LIST_H
 
 #include "base/abi.h"
+#include "graph/op.h"
 
 enum { EXPERT_ID, EXPERT_FIRST, EXPERT_END, EXPERT_WORDS };
 enum { EXPERT_BLOCK = 16, EXPERT_READ = 16 };
@@ -26,6 +29,14 @@ enum expert_placing {
     EXPERT_SLICED = 0, /* one after the other */
     EXPERT_STATIC = 1, /* each where it would be if all experts were listed: an ablation */
 };
+
+/* Entries of the list of a graph of n_rows rows. An expert has at most two entries more than it has
+ * whole stretches of slots. */
+ABI_FN uint64_t expert_list_rows(uint64_t n_rows, uint64_t n_experts, uint64_t top_k) {
+    const uint64_t n_slots = n_rows * top_k;
+    const uint64_t most = 2 * n_experts + (n_slots + EXPERT_STRETCH - 1) / EXPERT_STRETCH;
+    return n_slots < most ? n_slots : most;
+}
 
 struct expert_item {
     uint32_t expert;

@@ -89,6 +89,9 @@ enum kgraph_cut {
     KGRAPH_STATIC = 2048,      /* not a cut: experts have their workers, listed or not */
     KGRAPH_FUSE_QKV = 8192,    /* with CUT_QKV, SUM_SQUARES, without JOIN_HEADS: qkv_fused instead
                                   of qkv_linear and qkv_heads */
+    KGRAPH_GROUP = 16384, /* with PACK_X, SUM_SQUARES, IMAGES: route_top_k and route_list instead
+                             of route; expert_gather, grouped_gate_up, grouped_down and
+                             expert_sum instead of expert_gate_up and expert_down */
 };
 
 struct kop {

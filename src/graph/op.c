@@ -112,6 +112,11 @@ const char *op_name(uint32_t kind) {
     return kind < N_OP_KINDS ? rows[kind].name : "?";
 }
 
+bool op_writes_stream(uint32_t kind) {
+    const struct op_info *info = op_info_of((enum op_kind)kind);
+    return info->n_out > STREAM_NORMED && strcmp(info->out[STREAM_NORMED].name, "normed") == 0;
+}
+
 enum op_kind op_find(const char *name) {
     for (int i = 1; i < N_OP_KINDS; i++)
         if (strcmp(rows[i].name, name) == 0) return (enum op_kind)i;

@@ -25,7 +25,7 @@ enum {
     STREAM_X,
     STREAM_NORMED,
     STREAM_SQUARES
-}; /* out of EMBED, LINEAR, SPLITK_SUM, EXPERT_DOWN */
+}; /* out of EMBED, LINEAR, SPLITK_SUM, EXPERT_DOWN, EXPERT_SUM */
 enum { QKV_X, QKV_NORM, QKV_WQ, QKV_WK, QKV_WV, QKV_BQ, QKV_BK, QKV_BV, QKV_Q_NORM, QKV_K_NORM };
 enum { QKV_OUT_Q, QKV_OUT_KV }; /* of QKV_HEADS and QKV_FUSED, too */
 enum { QKV_LINEAR_X, QKV_LINEAR_NORM, QKV_LINEAR_W, QKV_LINEAR_BIAS, QKV_LINEAR_SQUARES };
@@ -48,9 +48,16 @@ enum { VALUES_A, VALUES_W }; /* of LATENT_MERGE: parts, and W */
 enum { PACK_X };             /* of PACK_LOGITS, too */
 enum { RESET_AFTER };
 enum { ROUTER_X, ROUTER_NORM, ROUTER_W };
-enum { ROUTE_LOGITS };
+enum { ROUTE_LOGITS }; /* of ROUTE_TOP_K, too */
+enum { TOP_K_OUT_IDS, TOP_K_OUT_WEIGHT };
+enum { ROUTE_IDS }; /* of ROUTE_LIST, whose outputs are ROUTE's first ones */
 enum { ROUTE_OUT_LIST, ROUTE_OUT_SLOTS, ROUTE_OUT_WEIGHT };
 enum { GATE_UP_X, GATE_UP_NORM, GATE_UP_LIST, GATE_UP_SLOTS, GATE_UP_WG, GATE_UP_WU };
+enum { GATHER_X, GATHER_NORM, GATHER_SLOTS };
+enum { GATHER_OUT_ROWS, GATHER_OUT_SQUARES };
+enum { GROUPED_UP_ROWS, GROUPED_UP_SQUARES, GROUPED_UP_LIST, GROUPED_UP_WG, GROUPED_UP_WU };
+enum { GROUPED_DOWN_H, GROUPED_DOWN_LIST, GROUPED_DOWN_SLOTS, GROUPED_DOWN_WD };
+enum { EXPERT_PARTS, EXPERT_WEIGHT, EXPERT_SHARED, EXPERT_RESIDUAL, EXPERT_NEXT };
 enum { DOWN_H, DOWN_LIST, DOWN_SLOTS, DOWN_WEIGHT, DOWN_WD, DOWN_SHARED, DOWN_RESIDUAL, DOWN_NEXT };
 
 /* Columns of logits that share one {max, sum} pair. Fixed, so that a log-probability does not
@@ -74,6 +81,10 @@ enum { STAGED_COLUMNS = 15360 };
 
 /* Packed activations have a multiple of PACK_ROWS token rows and of PACK_K columns. */
 enum { PACK_ROWS = 8, PACK_K = PARTIAL_TILE };
+
+/* Slots of an entry in a list of experts, at most (graph/expert_list.h): the rows of a GPU's tile.
+ */
+enum { EXPERT_STRETCH = 128 };
 
 /* SQUARES_COLUMNS columns of the residual stream have one sum of squares, which their writer adds
  * up. Up to SQUARES_ROWS token rows, a reader that needs 1 / rms may add up these sums itself. */
@@ -131,6 +142,8 @@ const struct op_info *op_info_of(enum op_kind kind);
 enum op_target op_target_of(uint32_t kind);
 enum op_launch op_launch_of(uint32_t kind);
 enum op_split op_split_of(uint32_t kind);
+/* Whether an operator writes the residual stream, with its copy for the next norm. */
+bool op_writes_stream(uint32_t kind);
 const char *op_name(uint32_t kind); /* "nop" for OP_NONE, "?" for a number out of range */
 /* The kind with that name; OP_NONE when there is none. */
 enum op_kind op_find(const char *name);

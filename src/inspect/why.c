@@ -12,10 +12,12 @@ static json_t *us_of(double ns) {
 }
 
 json_t *why_choices(const struct plan_variant *plan) {
-    const struct plan_choice *choices[] = {&plan->attention, &plan->qkv, &plan->linear};
+    const struct plan_choice *choices[] = {&plan->attention, &plan->qkv, &plan->linear,
+                                           &plan->experts};
     json_t *list = json_array();
     for (size_t i = 0; i < COUNT_OF(choices); i++) {
         const struct plan_choice *c = choices[i];
+        if (c->n == 0) continue;
         json_t *ways = json_array();
         for (uint32_t w = 0; w < c->n; w++)
             json_array_append_new(ways, json_pack("{s:s, s:b, s:o, s:o}", "operators",

@@ -97,8 +97,8 @@ struct stream {
     int32_t x, normed, squares;
 };
 
-/* Adds EMBED, LINEAR, SPLITK_SUM or EXPERT_DOWN. *o holds their operands except the next norm's
- * weights. */
+/* Adds an operator that writes the stream (op_writes_stream). *o holds their operands except the
+ * next norm's weights. */
 static int build_stream(const struct builder *b, enum op_kind kind, struct operands *o, int next,
                         int32_t norm, struct stream *s) {
     const bool ahead = (b->cuts & KGRAPH_PACK_X) != 0;
@@ -107,7 +107,8 @@ static int build_stream(const struct builder *b, enum op_kind kind, struct opera
     *s = (struct stream){o->out[STREAM_X], o->out[STREAM_NORMED], o->out[STREAM_SQUARES]};
     if (!ahead) return QN_OK;
     TRY(build_pack(b, true, &s->normed));
-    if ((b->cuts & KGRAPH_SUM_SQUARES) == 0 || kind == OP_SPLITK_SUM) return QN_OK;
+    if ((b->cuts & KGRAPH_SUM_SQUARES) == 0 || kind == OP_SPLITK_SUM || kind == OP_EXPERT_SUM)
+        return QN_OK;
     struct operands sum = no_operands();
     sum.in[0] = s->squares;
     TRY(add(b, OP_SUM_SQUARES, &sum));
@@ -519,8 +520,24 @@ static int stacked_gate_and_up(const struct builder *b, int32_t *out) {
                                   s->hidden, out);
 }
 
-/* Adds ROUTER and ROUTE; *route gets ROUTE's outputs. The gate of shared experts is the last row of
- * the router. */
+/* Adds ROUTE, or the two operators instead of it; *route gets ROUTE's outputs. */
+static int build_choice(const struct builder *b, int32_t logits, struct operands *route) {
+    struct operands top = no_operands();
+    *route = no_operands();
+    if ((b->cuts & KGRAPH_GROUP) == 0) {
+        route->in[ROUTE_LOGITS] = logits;
+        return add(b, OP_ROUTE, route);
+    }
+    top.in[ROUTE_LOGITS] = logits;
+    TRY(add(b, OP_ROUTE_TOP_K, &top));
+    route->in[ROUTE_IDS] = top.out[TOP_K_OUT_IDS];
+    TRY(add(b, OP_ROUTE_LIST, route));
+    route->out[ROUTE_OUT_WEIGHT] = top.out[TOP_K_OUT_WEIGHT];
+    return QN_OK;
+}
+
+/* Adds ROUTER, and what chooses by its logits; *route gets ROUTE's outputs. The gate of shared
+ * experts is the last row of the router. */
 static int build_route(const struct builder *b, const struct stream *s, int32_t norm,
                        struct operands *route) {
     const struct model_spec *spec = &b->g->spec;
@@ -532,13 +549,38 @@ static int build_route(const struct builder *b, const struct stream *s, int32_t 
     TRY(joined(b, names, rows, spec->experts.shared_gate ? 2 : 1, "weight", spec->hidden,
                &o.in[ROUTER_W]));
     TRY(add(b, OP_ROUTER, &o));
-    *route = no_operands();
-    route->in[ROUTE_LOGITS] = o.out[0];
-    return add(b, OP_ROUTE, route);
+    return build_choice(b, o.out[0], route);
 }
 
-/* The MLP of a layer with experts, and the shared MLP. ROUTER and ROUTE come first: the shared MLP
- * can run while they make the list of experts. In graphs of images h is packed. */
+/* The experts of many rows; shared: what the shared MLP made. */
+static int build_grouped(const struct builder *b, const struct operands *route, int32_t shared,
+                         int32_t norm, int32_t next_norm, struct stream *s) {
+    const struct model_spec *spec = &b->g->spec;
+    struct operands gather = no_operands(), up = no_operands(), down = no_operands(),
+                    sum = no_operands();
+    gather.in[GATHER_X] = s->x;
+    gather.in[GATHER_NORM] = norm;
+    gather.in[GATHER_SLOTS] = down.in[GROUPED_DOWN_SLOTS] = route->out[ROUTE_OUT_SLOTS];
+    TRY(add(b, OP_EXPERT_GATHER, &gather));
+    up.in[GROUPED_UP_ROWS] = gather.out[GATHER_OUT_ROWS];
+    up.in[GROUPED_UP_SQUARES] = gather.out[GATHER_OUT_SQUARES];
+    up.in[GROUPED_UP_LIST] = down.in[GROUPED_DOWN_LIST] = route->out[ROUTE_OUT_LIST];
+    TRY(stacked_gate_and_up(b, &up.in[GROUPED_UP_WG]));
+    TRY(add(b, OP_GROUPED_GATE_UP, &up));
+    down.in[GROUPED_DOWN_H] = up.out[0];
+    TRY(stacked(b, b->names->expert_down, spec->hidden, spec->experts.width,
+                &down.in[GROUPED_DOWN_WD]));
+    TRY(add(b, OP_GROUPED_DOWN, &down));
+    sum.in[EXPERT_PARTS] = down.out[0];
+    sum.in[EXPERT_WEIGHT] = route->out[ROUTE_OUT_WEIGHT];
+    sum.in[EXPERT_SHARED] = shared;
+    sum.in[EXPERT_RESIDUAL] = s->x;
+    return build_stream(b, OP_EXPERT_SUM, &sum, EXPERT_NEXT, next_norm, s);
+}
+
+/* The MLP of a layer with experts, and the shared MLP. The operators that choose the experts come
+ * first: the shared MLP can run while they make the list of experts. In graphs of images h is
+ * packed. */
 static int build_experts(const struct builder *b, int32_t norm, int32_t next_norm,
                          struct stream *s) {
     const struct model_spec *spec = &b->g->spec;
@@ -546,6 +588,8 @@ static int build_experts(const struct builder *b, int32_t norm, int32_t next_nor
     bool packed;
     TRY(build_route(b, s, norm, &route));
     TRY(build_shared(b, s, norm, &down.in[DOWN_SHARED]));
+    if (b->cuts & KGRAPH_GROUP)
+        return build_grouped(b, &route, down.in[DOWN_SHARED], norm, next_norm, s);
     up.in[GATE_UP_X] = s->x;
     up.in[GATE_UP_NORM] = norm;
     up.in[GATE_UP_LIST] = down.in[DOWN_LIST] = route.out[ROUTE_OUT_LIST];

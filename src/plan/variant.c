@@ -237,6 +237,37 @@ static void choose_qkv(const struct planner *p, const struct plan_choice *attent
     choose_cheapest(c);
 }
 
+/* ---- experts ---- */
+
+enum { BY_GATHER, BY_GROUPED };
+
+/* Slots of an expert on average from which its products are tiles of many rows. */
+enum { GROUPED_SLOTS = 16 };
+
+static void choose_experts(const struct planner *p, const struct plan_choice *linear,
+                           struct plan_choice *c) {
+    const struct plan_request *r = p->r;
+    const struct experts_spec *e = &r->spec->experts;
+    const uint64_t slots = (uint64_t)p->n_rows * e->top_k;
+    const char *why_not = !r->device->has.wgmma ? "only sm_90 has tiles of so many rows"
+                          : !r->group_experts   ? "moe=grouped is not asked for"
+                          : linear->taken != BY_TILE || r->spec->hidden % SQUARES_COLUMNS != 0
+                              ? "activations are not packed for tiles"
+                          : slots < (uint64_t)GROUPED_SLOTS * e->n ? "too few rows of an expert"
+                                                                   : NULL;
+    *c = (struct plan_choice){
+        .what = "experts",
+        .why = "tiles where they are possible: many rows of an expert are bound by products",
+        .n = e->n != 0 ? 2 : 0,
+        .ways = {
+            [BY_GATHER] = {"route expert_gate_up expert_down", NULL, -1},
+            [BY_GROUPED] = {"route_top_k route_list expert_gather grouped_gate_up grouped_down "
+                            "expert_sum",
+                            why_not, -1},
+        }};
+    c->taken = c->n != 0 && why_not == NULL ? BY_GROUPED : BY_GATHER;
+}
+
 /* ---- sentinels ---- */
 
 /* Bytes that a layer writes for a row, each at a place of its own: the residual stream twice,
@@ -269,9 +300,11 @@ static struct plan_variant variant_of(const struct planner *p, const char *why) 
     choose_attention(p, &v.attention);
     choose_qkv(p, &v.attention, &v.qkv);
     choose_linear(p, &v.linear);
+    choose_experts(p, &v.linear, &v.experts);
     v.cuts = (p->r->device->kind == DEVICE_CUDA ? KGRAPH_IMAGES : 0) |
              (p->r->cut_qkv ? KGRAPH_CUT_QKV : 0) | attention_cuts(p, &v.attention) |
              linear_cuts(p, &v.linear) | (v.qkv.taken == BY_WHOLE_HEADS ? KGRAPH_FUSE_QKV : 0) |
+             (v.experts.taken == BY_GROUPED ? KGRAPH_GROUP : 0) |
              (uses_sentinels(p, &v.attention) ? KGRAPH_RESET_SENTINELS : 0);
     return v;
 }

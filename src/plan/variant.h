@@ -17,7 +17,7 @@ struct plan_request {
     const struct device *device;
     uint32_t n_slots, max_model_len, max_batched_tokens;
     /* Ways that a user may switch off (engine/compile_option.c). */
-    bool cut_qkv, join_heads, cut_linear;
+    bool cut_qkv, join_heads, cut_linear, group_experts;
     uint32_t whole_from; /* rows from which one task may have a whole context; 0: never */
     bool places_all;     /* there are no JIT tasks */
     bool rides;          /* events may be carried by data (task/transport.c) */
@@ -43,7 +43,7 @@ struct plan_variant {
     bool decode_only; /* each of its rows is another request's */
     uint32_t cuts;    /* enum kgraph_cut */
     const char *why;  /* why there is such a variant */
-    struct plan_choice attention, qkv, linear;
+    struct plan_choice attention, qkv, linear, experts; /* experts.n 0: there are none */
 };
 
 /* Sets variants[0..*n), ascending by rows and context. Errors: QN_ELIMIT: too many. */

@@ -309,7 +309,8 @@ static int check_ops(const struct check *c, const struct prog_variant *v) {
                         (unsigned long long)i, is_for_cuda(c) ? "cuda" : "cpu", op_name(op->kind));
         const struct op_info *info = op_info_of(op->kind);
         if (op->layer >= (int64_t)PROG(c->p, MODEL)->n_layers ||
-            (op->layer < 0 && op->kind == OP_ROUTE)) /* which stores at its layer's place */
+            (op->layer < 0 && /* these store at their layer's place */
+             (op->kind == OP_ROUTE || op->kind == OP_ROUTE_TOP_K)))
             return bad(c, "op", i, "layer");
         if (op->gang < 1 || op->gang > PROG_MAX_GANG || op->gang > c->p->n_workers)
             return bad(c, "op", i, "gang");

@@ -88,7 +88,7 @@ static uint64_t size_of(const struct kgraph *g, const struct op_form *f, enum op
     case S_ROUTED: return s->experts.n + s->experts.shared_gate;
     case S_EXPERTS: return s->experts.n;
     case S_WIDTH: return s->experts.width;
-    case S_LISTED: return MIN(s->experts.n, g->n_rows * s->experts.top_k);
+    case S_LISTED: return expert_list_rows(g->n_rows, s->experts.n, s->experts.top_k);
     case S_LIST_WORDS: return EXPERT_WORDS;
     case S_SLOTS: return (uint64_t)g->n_rows * s->experts.top_k;
     case S_WEIGHTS: return s->experts.top_k + s->experts.shared_gate;
