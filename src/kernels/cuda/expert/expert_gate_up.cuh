@@ -34,10 +34,6 @@
 
 /* ---- results ---- */
 
-DEV float up_value(float gate, float up) {
-    return gate * reciprocal_fast(1.0f + exp_fast(-gate)) * up;
-}
-
 /* Stores columns `column`, which is even, and column + 1 of a slot's h; beyond the width zeros.
  * Whole warps call it: lane r of eight has a column. */
 DEV void up_store(const struct cuda_task *task, bool there, uint32_t slot, uint32_t column,
@@ -97,8 +93,8 @@ DEV void up_row_blocks(struct warp_context *c, const struct cuda_task *task,
     float h = 0;
     if (there) {
         const float inv = halves_inverse_rms(up_row_halves());
-        h = up_value(row_sum<ROW_STREAM, QN_HIDDEN>(in_group, r) * inv,
-                     row_sum<ROW_STREAM, QN_HIDDEN>(in_group, r + 8) * inv);
+        h = gated_value(row_sum<ROW_STREAM, QN_HIDDEN>(in_group, r) * inv,
+                        row_sum<ROW_STREAM, QN_HIDDEN>(in_group, r + 8) * inv);
     }
     up_store(task, there, run->entry.slot0, (first + in_group) * 8 + r, h);
     sync_compute(); /* the sums are read */
@@ -220,7 +216,7 @@ DEV void up_result(const struct up_pass *p, const float *sums, uint32_t token, u
                    uint32_t r, float inv) {
     const float gate = stream_sum<OP_GATED_MLP, QN_HIDDEN>(sums, r) * inv;
     const float up = stream_sum<OP_GATED_MLP, QN_HIDDEN>(sums, r + 8) * inv;
-    up_store(p->task, token < p->n, p->slot0 + token, block * 8 + r, up_value(gate, up));
+    up_store(p->task, token < p->n, p->slot0 + token, block * 8 + r, gated_value(gate, up));
 }
 
 /* h of the pass's slots in row blocks [first, end) of a run, whose partial sums are in scratch. */

@@ -164,12 +164,16 @@ DEV struct linear_item mlp_item(const struct cuda_task *task, uint32_t block, ui
     return m;
 }
 
+DEV float gated_value(float gate, float up) {
+    return gate * reciprocal_fast(1.0f + exp_fast(-gate)) * up;
+}
+
 DEV float mlp_value(const struct linear_item *m, float gate, float up) {
 #if QN_MLP_BIAS
     gate += m->bias.x;
     up += m->bias.y;
 #endif
-    return gate * reciprocal_fast(1.0f + exp_fast(-gate)) * up;
+    return gated_value(gate, up);
 }
 
 DEV void mlp_store(const struct cuda_task *task, const struct linear_item *m, float gate,

@@ -134,6 +134,45 @@ DEV uint32_t packed_enter(const struct warp_context *c, const struct cuda_task *
     return task->group | task->tile << 8;
 }
 
+#if GROUPED_TILES
+
+#include "kernels/cuda/expert/grouped_results.cuh"
+
+/* Makes a grouped tile the next one. */
+DEV uint32_t grouped_enter(const struct warp_context *c, const struct cuda_task *task,
+                           const struct grouped_walk *w, const struct grouped_tile *tile) {
+    const struct row_tile t = row_tile_of(w, tile, task->k_tiles);
+    __syncwarp(); /* all lanes are done with the tile before */
+    if (c->lane == 0) {
+        SHARED->packed[c->warp].block = tile->number | (tile->there ? 0 : GROUPED_VOID);
+        SHARED->packed[c->warp].row = grouped_rows_word(tile);
+        SHARED->packed[c->warp].sums = sums_of(task, &t);
+    }
+    const float squares = tile_norms_ask(c, task, tile->row, tile->slot1);
+    tile_norms_put(c, task, tile->row, tile->slot1, squares);
+    __syncwarp();
+    return task->group | task->tile << 8;
+}
+
+/* Stores the results of the current grouped tile. Returns the next tile; 0: there is none. */
+DEV uint32_t grouped_results(const struct warp_context *c, const struct cuda_task *task) {
+    constexpr struct ring_shape ring = WGMMA_RING;
+    const struct grouped_walk w = grouped_walk_of(task);
+    const uint32_t word = SHARED->packed[c->warp].block, rows = SHARED->packed[c->warp].row;
+    const uint32_t slot = ring_parked(&ring, SHARED->packed[c->warp].ring >> 24);
+    const bool there = (word & GROUPED_VOID) == 0;
+    struct grouped_tile next = {};
+    if (there) next = grouped_tile_at(&w, word + w.step);
+    sync_compute();
+    if (there) grouped_finish(task, grouped_block(task, word), rows, ring_w_at(&ring, slot));
+    page_copy_fence_shared(); /* copies will write where these threads did */
+    sync_compute();
+    ring_give_parked(c, slot);
+    return next.there ? grouped_enter(c, task, &w, &next) : 0;
+}
+
+#endif
+
 /* After packed_take. Returns the first tile for packed_multiply; 0: the task has none. Either this
  * function or packed_multiply waits for the event, as late as possible. stop: the launch ends. */
 DEV uint32_t packed_first(struct warp_context *c, const struct cuda_task *task, bool *stop) {
@@ -142,6 +181,13 @@ DEV uint32_t packed_first(struct warp_context *c, const struct cuda_task *task, 
     if (none || *stop) return 0;
     const struct ring_use r = {0, 0, SHARED->packed_phase, 0};
     ring_store(c, &r);
+#if GROUPED_TILES
+    if (tile_is_grouped(task)) {
+        const struct grouped_walk w = grouped_walk_of(task);
+        const struct grouped_tile first = grouped_first(&w);
+        return grouped_enter(c, task, &w, &first) | TILE_FIRST;
+    }
+#endif
     return packed_enter(c, task, task->block0, task->row0) | TILE_FIRST;
 }
 
@@ -152,6 +198,9 @@ DEV bool packed_stopped(const struct warp_context *c) {
 
 /* Stores the results of the current tile. Returns the next tile; 0: there is none. */
 DEV uint32_t packed_results(const struct warp_context *c, const struct cuda_task *task) {
+#if GROUPED_TILES
+    if (tile_is_grouped(task)) return grouped_results(c, task);
+#endif
     const struct tile_share s = tile_share_of(task);
     const struct row_tile t = row_tile_at(task, SHARED->packed[c->warp].block, s.wb * s.down);
     const uint32_t end = min(task->row1, linear_rows(task)), row = SHARED->packed[c->warp].row;

@@ -116,6 +116,15 @@ DEV void parts_store(const struct warp_context *c, const struct cuda_task *task,
         }
 }
 
+/* The first row block of the current tile, of the task's or of the expert's. */
+DEV uint32_t tile_block(const struct warp_context *c, const struct cuda_task *task) {
+    const uint32_t block = SHARED->packed[c->warp].block;
+#if GROUPED_TILES
+    if (tile_is_grouped(task)) return grouped_block(task, block);
+#endif
+    return block;
+}
+
 /* Passes all slots of a tile, for warps that multiply nothing of it. */
 DEV void tile_skip(const struct warp_context *c, struct ring_use *r, uint32_t sums, bool parks) {
 #pragma unroll 1
@@ -136,7 +145,7 @@ DEV void tile_multiply(void) {
     const struct cuda_task *task = &SHARED->task[SHARED->go[message % GO_DEPTH]];
     const uint32_t sums = __shfl_sync(~0u, SHARED->packed[c.warp].sums, 0);
     const bool parks = __shfl_sync(~0u, (uint32_t)task->kind, 0) != OP_LINEAR_SPLITK;
-    const uint32_t first = SHARED->packed[c.warp].block + c.warp / 4 * 4;
+    const uint32_t first = tile_block(&c, task) + c.warp / 4 * 4;
     const bool works = __shfl_sync(~0u, first, 0) < __shfl_sync(~0u, task->block1, 0);
     struct ring_use r = ring_load(&c);
     float total[1][WO][4], sum[1][WO][4];

@@ -30,6 +30,9 @@ struct ask_task {
     uint32_t phase; /* phase of each slot's next use, a bit each */
     bool once; /* an iteration reads the weights once, because the tile has all rows of the graph
                 * (false for 128 tokens, where it was not measured) */
+#if GROUPED_TILES
+    struct grouped_walk walk;
+#endif
 };
 
 DEV struct ask_task ask_task_of(const struct cuda_task *task) {
@@ -41,6 +44,9 @@ DEV struct ask_task ask_task_of(const struct cuda_task *task) {
     t.end = min(task->row1, linear_rows(task));
     t.k_tiles = task->k_tiles;
     t.phase = SHARED->packed_phase;
+#if GROUPED_TILES
+    if (tile_is_grouped(task)) t.walk = grouped_walk_of(task);
+#endif
     t.once = task->eights * PACK_ROWS <= PACK_NARROW &&
              ceil_div(task->row1 - task->row0, PACK_ROWS) == task->eights;
     return t;
@@ -52,13 +58,17 @@ struct ask_stream {
     const char *from; /* the next bytes to request */
     uint64_t base;    /* address of the operand */
     struct row_tile tile;
-    uint32_t row, partial, part;
+    uint32_t row, row_end, partial, part; /* row_end: of the task; of grouped tiles, of the tile */
     uint32_t page, page_end; /* of weights' row blocks; activations have k-tiles in order of K */
     uint32_t page_step;      /* to the next page of the partial sum */
     uint32_t slot;           /* that the next bytes go to */
     uint32_t parts, next;    /* of a k-tile; bytes from one to the next */
     uint32_t block_next;     /* bytes from one row block to the next; activations: 0 */
     uint32_t eight_next;     /* ... from one eight of tokens; weights: 0 */
+#if GROUPED_TILES
+    struct grouped_tile grouped; /* the tile after this one: it is looked up while the task cannot
+                                  * be done */
+#endif
 };
 
 DEV void stream_find(struct ask_stream *s) {
@@ -92,6 +102,40 @@ DEV void stream_enter(const struct ask_task *t, struct ask_stream *s, uint32_t b
     stream_find(s);
 }
 
+#if GROUPED_TILES
+/* Goes to a grouped tile. */
+DEV void stream_enter_grouped(const struct ask_task *t, struct ask_stream *s,
+                              const struct grouped_tile *tile) {
+    s->tile = row_tile_of(&t->walk, tile, t->k_tiles);
+    s->partial = 0;
+    s->row = tile->row;
+    s->row_end = tile->slot1;
+    s->grouped = grouped_next(&t->walk, tile);
+    stream_partial(t, s);
+    stream_find(s);
+}
+#endif
+
+/* Goes to the task's next tile, if it has one. */
+DEV void stream_next_tile(const struct ask_task *t, struct ask_stream *s) {
+#if GROUPED_TILES
+    if (t->walk.groups != 0) {
+        const struct grouped_tile next = s->grouped;
+        s->tile.block = t->block1;
+        if (next.there) stream_enter_grouped(t, s, &next);
+        return;
+    }
+#endif
+    s->partial = s->tile.partial;
+    s->row += t->shape.tokens;
+    if (s->row >= t->end) {
+        stream_enter(t, s, s->tile.end);
+        return;
+    }
+    stream_partial(t, s);
+    stream_find(s);
+}
+
 DEV struct ask_stream stream_of(const struct ask_task *t, uint64_t base, uint32_t page_step,
                                 uint32_t parts, uint32_t next, uint32_t block_next,
                                 uint32_t eight_next) {
@@ -102,6 +146,14 @@ DEV struct ask_stream stream_of(const struct ask_task *t, uint64_t base, uint32_
     s.next = next;
     s.block_next = block_next;
     s.eight_next = eight_next;
+    s.row_end = t->end;
+#if GROUPED_TILES
+    if (t->walk.groups != 0) {
+        const struct grouped_tile first = grouped_first(&t->walk);
+        stream_enter_grouped(t, &s, &first);
+        return s;
+    }
+#endif
     stream_enter(t, &s, t->task->block0);
     return s;
 }
@@ -119,12 +171,8 @@ DEV void stream_step(const struct ask_task *t, struct ask_stream *s, uint32_t sl
         return;
     }
     if (++s->partial == s->tile.partial_end) {
-        s->partial = s->tile.partial;
-        s->row += t->shape.tokens;
-        if (s->row >= t->end) {
-            stream_enter(t, s, s->tile.end);
-            return;
-        }
+        stream_next_tile(t, s);
+        return;
     }
     stream_partial(t, s);
     stream_find(s);
@@ -186,7 +234,7 @@ DEV bool ask_weights(struct ask_task *t, struct ask_stream *s) {
 }
 
 DEV bool ask_activations(struct ask_task *t, struct ask_stream *s) {
-    const uint32_t rows = min(t->end - s->row, t->shape.tokens);
+    const uint32_t rows = min(s->row_end - s->row, t->shape.tokens);
     const uint32_t bytes = ceil_div(rows, (uint32_t)PACK_ROWS) * PACKED_PIECE;
     uint64_t *full = ask_begin(t, MAX_W_SLOTS + s->slot, bytes);
     if (full == nullptr) return false;
@@ -211,12 +259,31 @@ DEV bool ask_is_ready(void) {
     return barrier_try_acquire_cta(&SHARED->go_ready[ready / 2], ready % 2);
 }
 
+/* Waits for that. False: the compute warps have left. */
+DEV bool ask_wait(void) {
+    while (!ask_is_ready())
+        if (barrier_test_acquire_cta(&SHARED->quit, 0)) return false;
+    return true;
+}
+
+/* Waits until a grouped task's list may be read: its lease is taken, and then its event is
+ * activated. taken: the lease's phase, for which other leases do not wait here. False: the compute
+ * warps have left. */
+DEV bool ask_list(const struct cuda_task *task, uint32_t *taken) {
+    if (!tile_is_grouped(task)) {
+        *taken ^= 1;
+        return true;
+    }
+    return ask_hear(&SHARED->lease_taken, taken) && ask_wait();
+}
+
 /* Requests the weights of each lease, as soon as lease_open allows it. */
 DEV void ask_for_weights(void) {
-    uint32_t opened = 0, n = 0;
+    uint32_t opened = 0, taken = 0, n = 0;
     struct ask_task t = {};
     while (ask_hear(&SHARED->lease_open, &opened)) {
         const struct cuda_task *task = &SHARED->open;
+        if (!ask_list(task, &taken)) break;
         t = ask_task_of(task);
         page_copy_fence_shared(); /* copies will write where other threads did */
         const uint32_t parts = CUDA_PAGE_K / 16 / t.shape.w_steps;
@@ -237,10 +304,10 @@ DEV void ask_for_activations(void) {
     while (ask_hear(&SHARED->lease_taken, &taken)) {
         const struct cuda_task *task = &SHARED->task[SHARED->leased];
         struct ask_task t = ask_task_of(task);
+        if (tile_is_grouped(task) && !ask_wait()) return; /* the list is there */
         struct ask_stream s =
             stream_of(&t, task->in, 1, X_PARTS, task->eights * PACKED_PIECE, 0, PACKED_PIECE);
-        while (!ask_is_ready())
-            if (barrier_test_acquire_cta(&SHARED->quit, 0)) return;
+        if (!ask_wait()) return;
         page_copy_fence(); /* what other blocks stored will be read by bulk copies */
         while (!stream_ends(&t, &s) && ask_activations(&t, &s)) continue;
     }

@@ -19,6 +19,7 @@
 #define QN_CUDA_MATMUL_TILE_RING_CUH
 
 #include "kernels/cuda/data/packed_layout.cuh"
+#include "kernels/cuda/expert/grouped_tile.cuh"
 
 /* A lease's memory: parked sums and both rings, then 1 / rms of a tile's tokens (matmul_tile.cuh).
  */
@@ -137,12 +138,22 @@ DEV struct row_tile row_tile_at(const struct cuda_task *task, uint32_t block, ui
     return t;
 }
 
+#if GROUPED_TILES
+/* A grouped tile's row blocks: of its expert, and in the image of all experts. */
+DEV struct row_tile row_tile_of(const struct grouped_walk *w, const struct grouped_tile *t,
+                                uint32_t k_tiles) {
+    return {t->block, grouped_end(w, t), t->expert * w->blocks + t->block, 0,
+            partial_count(k_tiles)};
+}
+#endif
+
 /* A tile's k-tiles, its partial sums and how many of them are the first half (0: they are added in
  * order) in one word: block_shared.packed[].sums. */
 static_assert(SPEC_MAX_HIDDEN / CUDA_PAGE_K < 1 << 9, "k-tiles");
 DEV uint32_t sums_half_of(const struct cuda_task *task) {
     const uint32_t half = partial_half(task->k_tiles);
-    return task->kind == OP_LINEAR && half < partial_count(task->k_tiles) ? half : 0;
+    const bool halves = task->kind == OP_LINEAR || task->kind == OP_GROUPED_DOWN;
+    return halves && half < partial_count(task->k_tiles) ? half : 0;
 }
 DEV uint32_t sums_of(const struct cuda_task *task, const struct row_tile *t) {
     return task->k_tiles | t->partial << 9 | t->partial_end << 12 | sums_half_of(task) << 16;
