@@ -43,6 +43,7 @@ static void set_given(struct names *n) {
     set(n, "PARTIALS", PARTIALS, true);
     set(n, "SQUARES_COLUMNS", SQUARES_COLUMNS, true);
     set(n, "PACK_K", PACK_K, true);
+    set(n, "EXPERT_STRETCH", EXPERT_STRETCH, true);
     set(n, "LM_BLOCK", LM_BLOCK, true);
     set(n, "RESET_UNITS", RESET_UNITS, true);
 }

@@ -84,6 +84,7 @@ static uint64_t size_of(const struct kgraph *g, const struct op_form *f, enum op
     case S_RANK: return MAX(s->latent.q_rank, 48u);
     case S_JOINED: return MAX(s->latent.q_rank, 48u) + g->attrs.D;
     case S_OUT: return (uint64_t)s->n_heads * spec_v_dim(s);
+    case S_ONE: return 1;
     case S_TWO: return 2;
     case S_ROUTED: return s->experts.n + s->experts.shared_gate;
     case S_EXPERTS: return s->experts.n;
@@ -92,6 +93,7 @@ static uint64_t size_of(const struct kgraph *g, const struct op_form *f, enum op
     case S_LIST_WORDS: return EXPERT_WORDS;
     case S_SLOTS: return (uint64_t)g->n_rows * s->experts.top_k;
     case S_WEIGHTS: return s->experts.top_k + s->experts.shared_gate;
+    case S_CHOSEN: return (uint64_t)s->experts.top_k * s->hidden;
     }
     return 0;
 }
@@ -154,27 +156,29 @@ static int add_operand(struct diag *d, struct kgraph *g, const struct op_form *f
     if (s == NULL) return fail(d, QN_EINTERNAL, "no shape for operand %s", slot->name);
     for (; n < TENSOR_MAX_DIMS && s->shape[n] != S_NONE; n++) shape[n] = size_of(g, f, s->shape[n]);
     if (slot->weight) return add_weight(d, g, slot->name, shape, images, index);
-    const bool packed =
-        is_packed(f, slot->name) || (images && f->kind == OP_EXPERT_DOWN && slot->packable);
+    const bool packed = slot->packed || is_packed(f, slot->name) ||
+                        (images && f->kind == OP_EXPERT_DOWN && slot->packable);
     if (packed && f->kind == OP_LM_HEAD) shape[0] = g->n_logit_rows;
     TRY(kgraph_input(d, g, slot->name, n, shape, packed, index));
     if (slot->integer) g->tensors.items[*index].dtype = DTYPE_I32;
     return QN_OK;
 }
 
-/* A GPU's gate and up lie in turns. */
-static int add_turns(struct diag *d, struct kgraph *g, int32_t *in) {
-    static const char *const names[] = {"wg", "wu"};
-    return kgraph_weights_in_turns(d, g, names, 2, KGRAPH_TURN, (enum dtype)g->spec.weight_dtype,
-                                   g->spec.intermediate, g->spec.hidden, &in[MLP_WG]);
-}
-
-static int add_stacks_in_turns(struct diag *d, struct kgraph *g, int32_t *in) {
-    static const char *const patterns[] = {"wg.*", "wu.*"};
+/* A GPU's gate and up lie in turns; those of experts, which slices share out, in stacks. */
+static int add_turns(struct diag *d, struct kgraph *g, enum op_kind kind, int32_t *in) {
+    static const char *const names[] = {"wg", "wu"}, *const patterns[] = {"wg.*", "wu.*"};
+    const struct op_info *info = op_info_of(kind);
     const struct model_spec *s = &g->spec;
-    return kgraph_stacks_in_turns(d, g, patterns, 2, s->experts.n, KGRAPH_TURN,
-                                  (enum dtype)s->weight_dtype, s->experts.width, s->hidden,
-                                  &in[GATE_UP_WG]);
+    const enum dtype dtype = (enum dtype)s->weight_dtype;
+    for (int i = 0; i < info->n_in; i++) {
+        if (strcmp(info->in[i].name, "wg") != 0) continue;
+        if (op_split_of(kind) != SPLIT_SLICES)
+            return kgraph_weights_in_turns(d, g, names, 2, KGRAPH_TURN, dtype, s->intermediate,
+                                           s->hidden, &in[i]);
+        return kgraph_stacks_in_turns(d, g, patterns, 2, s->experts.n, KGRAPH_TURN, dtype,
+                                      s->experts.width, s->hidden, &in[i]);
+    }
+    return QN_OK;
 }
 
 static int build(struct diag *d, struct kgraph *g, const struct op_form *f, bool images) {
@@ -182,8 +186,7 @@ static int build(struct diag *d, struct kgraph *g, const struct op_form *f, bool
     const struct op_info *info = op_info_of(f->kind);
     for (int i = 0; i < OP_MAX_IN; i++) in[i] = NO_TENSOR;
     for (int i = 0; i < OP_MAX_OUT; i++) out[i] = NO_TENSOR;
-    if (images && f->kind == OP_GATED_MLP) TRY(add_turns(d, g, in));
-    if (images && f->kind == OP_EXPERT_GATE_UP) TRY(add_stacks_in_turns(d, g, in));
+    if (images) TRY(add_turns(d, g, f->kind, in));
     for (int i = 0; i < info->n_in; i++)
         if (in[i] != NO_TENSOR)
             continue;

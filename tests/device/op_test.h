@@ -18,6 +18,7 @@ enum op_set {
     LATENT = 32, /* operators of latent attention */
     EXPERTS = 64,
     HEAD_TILES = 128, /* heads are a part of 128 columns */
+    GROUPED = 256,    /* experts of many rows: residual streams of whole SQUARES_COLUMNS */
 };
 
 enum backends { CPU = 1, GPU = 2, HOPPER = 4 };
@@ -49,7 +50,7 @@ struct form_row {
 /* Lists of token rows; each ends with 0. */
 extern const uint32_t one_row[], few_rows[], rows_of_32[], many_rows[], any_rows[],
     eights_and_odd[], up_to_16[], up_to_32[], up_to_128[], nine_rows[], decode_only_rows[],
-    rows_of_bands[], tiles_of_128[];
+    rows_of_bands[], tiles_of_128[], grouped_rows[];
 
 /* Numbers that shapes of operands are made of (op_program.c). */
 enum op_size {
@@ -78,6 +79,7 @@ enum op_size {
     S_RANK,   /* of the latent that queries come from, or what is as wide */
     S_JOINED, /* that, a latent and a turned key */
     S_OUT,    /* all heads' values */
+    S_ONE,
     S_TWO,
     S_ROUTED, /* logits of the router */
     S_EXPERTS,
@@ -86,6 +88,7 @@ enum op_size {
     S_LIST_WORDS,
     S_SLOTS,   /* rows and their experts */
     S_WEIGHTS, /* of a row's experts, and its gate */
+    S_CHOSEN,  /* columns that a row's experts make */
 };
 
 struct op_operand {

@@ -41,7 +41,7 @@ struct shape {
 /* Heads: dimensions of 64, 80, 128 and 256; 1, 2, 4 and 8 KV heads; groups of 1, 4, 8 and 16. Rows
  * that are multiples of nothing; 32 rows that stream; a row too long to be staged. */
 static const struct shape shapes[] = {
-    {"d64_kv8", PRODUCTS | ATTENTION | OTHERS | WIDE_K | EXPERTS | HEAD_TILES,
+    {"d64_kv8", PRODUCTS | ATTENTION | OTHERS | WIDE_K | EXPERTS | HEAD_TILES | GROUPED,
      SPEC(.hidden = 512, .intermediate = 768, .vocab = 331, .n_heads = 8, .n_kv_heads = 8,
           .head_dim = 64, .weight_dtype = DTYPE_BF16,
           .experts = {.n = 11, .top_k = 3, .width = 88, .normed = 1})},
@@ -86,6 +86,11 @@ static const struct shape shapes[] = {
                       .shared_width = 8,
                       .groups = 13,
                       .top_groups = 2})},
+    /* Most rows have most experts, so that an expert has more slots than a tile has rows. */
+    {"of_5_experts", GROUPED,
+     SPEC(.hidden = 336, .intermediate = 64, .vocab = 64, .n_heads = 1, .n_kv_heads = 1,
+          .head_dim = 64, .weight_dtype = DTYPE_F16,
+          .experts = {.n = 5, .top_k = 4, .width = 41, .shared_width = 8, .shared_gate = 1})},
     /* The layer's window is the descriptor's: another layer has none. */
     {"d64_kv2_mixed", ATTENTION | HEAD_TILES,
      SPEC_OF(2, .hidden = 64, .intermediate = 64, .vocab = 64, .n_heads = 6, .n_kv_heads = 2,

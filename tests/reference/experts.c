@@ -76,20 +76,44 @@ static int32_t find(const struct kop *op, const char *name) {
     return NO_TENSOR;
 }
 
+/* Fills an operand that has a row for each slot; false: the tensor is no such operand. */
+static bool fill_slots(struct reference *r, const struct kop *op, int32_t tensor) {
+    const bool squares = tensor == find(op, "squares");
+    if (!squares && tensor != find(op, "h") && tensor != find(op, "rows")) return false;
+    struct reference_tensor *h = reference_make(r, tensor, 0, 0);
+    for (uint64_t i = 0; i < (uint64_t)r->n_rows * op->attrs.top_k * h->cols; i++)
+        h->at[i] = squares ? 1 + fmod(scrambled(i), 16) : fmod(scrambled(i), 17) / 8 - 1;
+    return true;
+}
+
+/* Splits the entries of experts whose slots touch more eights than an entry of a GPU's list may. */
+static void split_entries(struct reference_tensor *list) {
+    for (uint64_t i = 0; i + 1 < list->rows && list->at[i * list->cols + EXPERT_ID] >= 0; i++) {
+        double *entry = list->at + i * list->cols, *next = entry + list->cols;
+        const uint64_t first = (uint64_t)entry[EXPERT_FIRST];
+        const uint64_t end = first / PACK_ROWS * PACK_ROWS + EXPERT_STRETCH;
+        if (entry[EXPERT_END] <= (double)end) continue;
+        memmove(next, entry, (list->rows - 1 - i) * list->cols * sizeof *entry);
+        entry[EXPERT_END] = next[EXPERT_FIRST] = (double)end;
+    }
+}
+
+/* An operator that reads only the list or only the slots has the other one in its output until it
+ * runs. */
+static int32_t or_output(const struct kop *op, int32_t tensor) {
+    return tensor != NO_TENSOR ? tensor : op->out[0];
+}
+
 bool experts_fill(struct reference *r, const struct kop *op, int32_t tensor) {
     const struct op_attrs *a = &op->attrs;
     const int32_t list = find(op, "list"), slots = find(op, "slots");
-    if (tensor == find(op, "h")) {
-        struct reference_tensor *h = reference_make(r, tensor, 0, 0);
-        for (uint64_t i = 0; i < (uint64_t)r->n_rows * a->top_k * h->cols; i++)
-            h->at[i] = fmod(scrambled(i), 17) / 8 - 1;
-        return true;
-    }
+    if (fill_slots(r, op, tensor)) return true;
     if (tensor != list && tensor != slots) return false;
     double *scores = malloc((size_t)r->n_rows * a->experts * sizeof *scores);
     if (scores == NULL) abort();
     for (uint64_t i = 0; i < (uint64_t)r->n_rows * a->experts; i++) scores[i] = scrambled(i);
-    experts_list(r, a, scores, a->experts, list, slots);
+    experts_list(r, a, scores, a->experts, or_output(op, list), or_output(op, slots));
+    split_entries(&r->tensors[or_output(op, list)]);
     free(scores);
     return true;
 }

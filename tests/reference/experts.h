@@ -14,7 +14,8 @@ void experts_list(struct reference *r, const struct op_attrs *a, const double *s
                   uint64_t cols, int32_t list, int32_t slots);
 
 /* Fills the list or the slots among an operator's inputs with experts that differ from row to row,
- * and h with numbers for all slots that there are; false: the tensor is neither. For op_test. */
+ * and h, rows and squares with numbers for all slots that there are; false: the tensor is none of
+ * these. For op_test. */
 bool experts_fill(struct reference *r, const struct kop *op, int32_t tensor);
 
 #endif
