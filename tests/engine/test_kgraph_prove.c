@@ -158,19 +158,25 @@ static void golden_fini(struct golden *of) {
     model_free(of->model);
 }
 
+/* How many graphs are proved; those with KGRAPH_GROUP. */
+struct proofs {
+    uint32_t n, n_grouped;
+};
+
 /* All graphs that the planner gives for a CPU and for a CUDA device. */
-static uint32_t prove_golden(const struct golden *of) {
+static void prove_golden(const struct golden *of, struct proofs *proofs) {
     const struct model_spec *s = &of->model->spec;
     const struct device devices[] = {device_cpu(1), device_cpu(8), device_cuda(90, 132, 25)};
-    uint32_t n_proved = 0;
     for (uint32_t i = 0; i < COUNT_OF(devices) * 4; i++) {
+        const bool grouped = i / 4 == 2 && (i & 1) != 0;
         const struct plan_request r = {.spec = s,
                                        .device = &devices[i / 4],
                                        .n_slots = 16,
                                        .max_model_len = 4096,
-                                       .max_batched_tokens = 64,
+                                       .max_batched_tokens = grouped ? 512 : 64,
                                        .cut_qkv = i / 4 == 2 || (i & 1) != 0,
                                        .join_heads = (i & 2) != 0,
+                                       .group_experts = grouped,
                                        .places_all = true,
                                        .rides = true};
         struct plan_variant v[PLAN_MAX_VARIANTS];
@@ -178,36 +184,38 @@ static uint32_t prove_golden(const struct golden *of) {
         uint32_t n;
         assert_int_equal(plan_variants(&d, &r, v, &n), QN_OK);
         const uint32_t placings = s->experts.n != 0 ? 2 : 1;
-        for (uint32_t k = 0; k < placings * n; k++, n_proved++) {
+        for (uint32_t k = 0; k < placings * n; k++) {
             const struct plan_variant *p = &v[k / placings];
             struct made graph;
             golden_graph(of, p->n_rows, p->context, p->cuts | (k % placings ? KGRAPH_STATIC : 0),
                          &graph);
             if (kgraph_prove(&d, of->m, &graph.g, NULL) != QN_OK)
                 FAIL("%s, cuts %x: %s", of->name, p->cuts, d.message);
+            proofs->n++;
+            proofs->n_grouped += (p->cuts & KGRAPH_GROUP) != 0;
             unmake(&graph);
         }
     }
-    return n_proved;
 }
 
 static void golden_models_are_proved(void **state) {
     (void)state;
-    uint32_t n_proved = 0;
+    struct proofs proofs = {0};
     for (size_t i = 0; i < COUNT_OF(golden_models); i++) {
         struct golden of;
         golden_init(&of, golden_models[i]);
-        n_proved += prove_golden(&of);
+        prove_golden(&of, &proofs);
         golden_fini(&of);
     }
-    print_message("%u kernel graphs proved\n", n_proved);
-    assert_true(n_proved > 1000);
+    print_message("%u kernel graphs proved, %u of them grouped\n", proofs.n, proofs.n_grouped);
+    assert_true(proofs.n > 1000 && proofs.n_grouped > 20);
 }
 
 /* ---- planted errors ---- */
 
 enum { STEP = KGRAPH_CUT_QKV | KGRAPH_CUT_ATTENTION | KGRAPH_JOIN_HEADS };
 enum { PACKED = KGRAPH_CUT_QKV | KGRAPH_PACK_X | KGRAPH_PACK_O | KGRAPH_PACK_H };
+enum { GROUPED = PACKED | KGRAPH_SUM_SQUARES | KGRAPH_IMAGES | KGRAPH_GROUP };
 
 /* A graph of two layers that is right, for errors to be planted in. */
 struct planted {
@@ -327,10 +335,20 @@ static void errors_of_bands_are_named(void **state) {
     }
 }
 
-/* Whether b may be a copy of a. */
+/* What became this tensor by PACK and PACK_LOGITS. */
+static const struct tensor *before_packing(const struct kgraph *g, const struct tensor *t) {
+    while (t->producer >= 0 && (g->ops.items[t->producer].kind == OP_PACK ||
+                                g->ops.items[t->producer].kind == OP_PACK_LOGITS))
+        t = &g->tensors.items[g->ops.items[t->producer].in[PACK_X]];
+    return t;
+}
+
+/* Whether b may be a copy of a. LM_HEAD picks rows of what is not packed itself. */
 static bool may_be_copy(const struct kgraph *g, const struct tensor *a, const struct tensor *b) {
-    return a->producer >= 0 && b->producer >= 0 && a->role == TENSOR_ACTIVATION &&
-           (g->ops.items[b->producer].kind == OP_PACK || g->ops.items[a->producer].kind == OP_PACK);
+    if (a->producer < 0 || b->producer < 0 || a->role != TENSOR_ACTIVATION) return false;
+    const enum op_kind kind = g->ops.items[a->producer].kind;
+    return g->ops.items[b->producer].kind == OP_PACK || kind == OP_PACK ||
+           (kind == OP_PACK_LOGITS && b->layout == LAYOUT_ROWS && before_packing(g, a) == b);
 }
 
 /* Each operand of each operator replaced by every other tensor of its shape, and each optional one
@@ -404,18 +422,22 @@ static void latents_of_equal_sizes_are_told_apart(void **state) {
     }
 }
 
-/* Models with experts and latents, each of whose layers has another list. */
+/* Models with experts and latents, each of whose layers has another list. Grouped, those with
+ * shared experts: nothing else reads a copy of the stream that attention's output is added to. */
 static void other_operands_of_experts_are_refused(void **state) {
     (void)state;
     static const char *const names[] = {"qwen2-moe", "qwen3-moe", "mixtral", "deepseek-v2-lite",
                                         "deepseek-v2-yarn"};
+    static const uint32_t cuts[] = {0, KGRAPH_CUT_ATTENTION, GROUPED};
     uint32_t n_refused = 0;
-    for (size_t i = 0; i < COUNT_OF(names) * 2; i++) {
+    for (size_t i = 0; i < COUNT_OF(names) * COUNT_OF(cuts); i++) {
+        const char *name = names[i / COUNT_OF(cuts)];
         struct golden of;
         struct made graph;
-        golden_init(&of, names[i / 2]);
-        golden_graph(&of, 8, 1000, i % 2 ? KGRAPH_CUT_ATTENTION : 0, &graph);
-        n_refused += no_other_operand_will_do(of.m, &graph.g, names[i / 2]);
+        golden_init(&of, name);
+        golden_graph(&of, 8, 1000, cuts[i % COUNT_OF(cuts)], &graph);
+        if (cuts[i % COUNT_OF(cuts)] != GROUPED || of.model->spec.experts.shared_width != 0)
+            n_refused += no_other_operand_will_do(of.m, &graph.g, name);
         unmake(&graph);
         golden_fini(&of);
     }
@@ -484,6 +506,38 @@ static void other_eps(struct kop *op, const struct kop *other) {
     (void)other;
     op->attrs.eps = 1;
 }
+static void ids_of_first(struct kop *op, const struct kop *other) {
+    op->in[ROUTE_IDS] = other->in[ROUTE_IDS];
+}
+static void gathered_for_first(struct kop *op, const struct kop *other) {
+    op->in[GATHER_SLOTS] = other->in[GATHER_SLOTS];
+}
+static void norm_of_first(struct kop *op, const struct kop *other) {
+    op->in[GATHER_NORM] = other->in[GATHER_NORM];
+}
+static void exchange_grouped(struct kop *op, const struct kop *other) {
+    (void)other;
+    swap_slots(op->in, GROUPED_UP_WG, GROUPED_UP_WU);
+}
+static void grouped_by_first(struct kop *op, const struct kop *other) {
+    op->in[GROUPED_UP_LIST] = other->in[GROUPED_UP_LIST];
+}
+static void squares_of_first(struct kop *op, const struct kop *other) {
+    op->in[GROUPED_UP_SQUARES] = other->in[GROUPED_UP_SQUARES];
+}
+static void grouped_down_by_first(struct kop *op, const struct kop *other) {
+    op->in[GROUPED_DOWN_LIST] = other->in[GROUPED_DOWN_LIST];
+}
+static void parts_by_first(struct kop *op, const struct kop *other) {
+    op->in[GROUPED_DOWN_SLOTS] = other->in[GROUPED_DOWN_SLOTS];
+}
+static void sum_by_first(struct kop *op, const struct kop *other) {
+    op->in[EXPERT_WEIGHT] = other->in[EXPERT_WEIGHT];
+}
+static void sum_without_shared(struct kop *op, const struct kop *other) {
+    (void)other;
+    op->in[EXPERT_SHARED] = NO_TENSOR;
+}
 static void keys_of_first(struct kop *op, const struct kop *other) {
     op->in[LATENT_W] = other->in[LATENT_W];
 }
@@ -491,11 +545,11 @@ static void values_of_first(struct kop *op, const struct kop *other) {
     op->in[VALUES_W] = other->in[VALUES_W];
 }
 
-static void refuse_wrong(const char *name, const struct wrong *wrong, size_t n) {
+static void refuse_wrong(const char *name, uint32_t cuts, const struct wrong *wrong, size_t n) {
     struct golden of;
     struct made graph;
     golden_init(&of, name);
-    golden_graph(&of, 8, 1000, 0, &graph);
+    golden_graph(&of, 8, 1000, cuts, &graph);
     for (size_t i = 0; i < n; i++) {
         struct kop *op = golden_op(&graph.g, wrong[i].kind, 1);
         const struct kop right = *op;
@@ -532,9 +586,30 @@ static void planted_errors_of_experts_are_named(void **state) {
         {"another eps of latents", OP_LATENT_HEADS, other_eps, "kv.m of latent_heads"},
         {"another layer's keys", OP_LATENT_HEADS, keys_of_first, "y of linear"},
         {"another layer's values", OP_LATENT_VALUES, values_of_first, "latent_values linear"}};
-    refuse_wrong("qwen2-moe", experts, COUNT_OF(experts));
-    refuse_wrong("deepseek-v2-lite", experts, COUNT_OF(experts));
-    refuse_wrong("deepseek-v2-lite", latents, COUNT_OF(latents));
+    refuse_wrong("qwen2-moe", 0, experts, COUNT_OF(experts));
+    refuse_wrong("deepseek-v2-lite", 0, experts, COUNT_OF(experts));
+    refuse_wrong("deepseek-v2-lite", 0, latents, COUNT_OF(latents));
+}
+
+static void planted_errors_of_grouped_experts_are_named(void **state) {
+    (void)state;
+    static const struct wrong grouped[] = {
+        {"weights that add up to 1", OP_ROUTE_TOP_K, other_norm, "y of expert_sum"},
+        {"weights times 3", OP_ROUTE_TOP_K, other_scale, "y of expert_sum"},
+        {"other groups", OP_ROUTE_TOP_K, other_groups, "y of expert_sum"},
+        {"another layer's ids", OP_ROUTE_LIST, ids_of_first, "y of expert_sum"},
+        {"another layer's slots", OP_EXPERT_GATHER, gathered_for_first, "y of expert_sum"},
+        {"another layer's norm", OP_EXPERT_GATHER, norm_of_first, "y of expert_sum"},
+        {"gate and up exchanged", OP_GROUPED_GATE_UP, exchange_grouped, "y of expert_sum"},
+        {"gate and up by another list", OP_GROUPED_GATE_UP, grouped_by_first, "y of expert_sum"},
+        {"another layer's squares", OP_GROUPED_GATE_UP, squares_of_first, "y of expert_sum"},
+        {"another eps of experts", OP_GROUPED_GATE_UP, other_eps, "y of expert_sum"},
+        {"down by another list", OP_GROUPED_DOWN, grouped_down_by_first, "y of expert_sum"},
+        {"parts of other slots", OP_GROUPED_DOWN, parts_by_first, "y of expert_sum"},
+        {"another layer's weights", OP_EXPERT_SUM, sum_by_first, "y of expert_sum"},
+        {"no shared experts", OP_EXPERT_SUM, sum_without_shared, "y of expert_sum"}};
+    refuse_wrong("qwen2-moe", GROUPED, grouped, COUNT_OF(grouped));
+    refuse_wrong("deepseek-v2-lite", GROUPED, grouped, COUNT_OF(grouped));
 }
 
 /* 36 layers in less than a second, or ten with a sanitizer. */
@@ -562,6 +637,7 @@ int main(void) {
         cmocka_unit_test(planted_errors_are_named),
         cmocka_unit_test(errors_of_bands_are_named),
         cmocka_unit_test(planted_errors_of_experts_are_named),
+        cmocka_unit_test(planted_errors_of_grouped_experts_are_named),
         cmocka_unit_test(other_operands_are_refused),
         cmocka_unit_test(other_operands_of_experts_are_refused),
         cmocka_unit_test(latents_of_equal_sizes_are_told_apart),
