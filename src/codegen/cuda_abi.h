@@ -249,6 +249,8 @@ CUDA_ABI_FN int cuda_is_grouped(uint32_t kind) {
     return kind == OP_GROUPED_GATE_UP || kind == OP_GROUPED_DOWN;
 }
 
+/* Most experts of a row: scratch has room for their ids of eight rows (route.cuh). */
+enum { CUDA_MOST_TOP_K = 512 };
 /* Token rows that ROUTER processes at a time (router.cuh). */
 enum { CUDA_ROUTER_ROWS = 32 };
 /* The widest single row that ROUTER keeps in scratch, twice. */

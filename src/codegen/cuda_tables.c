@@ -220,6 +220,8 @@ static const char *check_op(const struct prog_header *p, const struct prog_op *o
         return "heads and attention in one operator (qkv=joined)";
     if (op->kind == OP_SPLITK_SUM && PROG(p, MODEL)->hidden % SQUARES_COLUMNS != 0)
         return "whole blocks of squares";
+    if ((op->kind == OP_ROUTE || op->kind == OP_ROUTE_LIST) && op->attrs.top_k > CUDA_MOST_TOP_K)
+        return "up to 512 experts of a row";
     if (op->kind == OP_EXPERT_GATE_UP) return check_gate_up(p, op);
     if (op->kind == OP_EXPERT_DOWN) return check_down(p, op);
     if (cuda_is_grouped(op->kind) || op->kind == OP_EXPERT_SUM) return check_grouped(p, op);

@@ -5,11 +5,11 @@
  *   slots   [T * top_k] row * top_k + i of each slot: its expert is the row's i-th by ascending id
  *           and has the weight weight[row][i]
  *   list    [n, EXPERT_WORDS] {expert, a first slot, the slot after the last}: the experts that
- * some row has, by ascending id, then entries with expert -1. On a GPU an expert whose slots touch
- * more than EXPERT_STRETCH / PACK_ROWS eights of slots has several entries, each of which touches
- * at most that many
+ *           some row has, by ascending id, then entries with expert -1. An expert has an entry for
+ *           each stretch of EXPERT_STRETCH slots, counted from its first slot's eight on, so that
+ *           an entry touches at most EXPERT_STRETCH / PACK_ROWS eights
  *
- *   item    EXPERT_BLOCK rows of an expert's gate and of its up, for all slots of the expert
+ *   item    EXPERT_BLOCK rows of an expert's gate and of its up, for all slots of an entry
  *
  * A task has a *slice* of the items: the items whose place begins in it. An item's place is the
  * cost of the items before it, so that slices take about equally long. Reading a block costs as
@@ -36,6 +36,12 @@ ABI_FN uint64_t expert_list_rows(uint64_t n_rows, uint64_t n_experts, uint64_t t
     const uint64_t n_slots = n_rows * top_k;
     const uint64_t most = 2 * n_experts + (n_slots + EXPERT_STRETCH - 1) / EXPERT_STRETCH;
     return n_slots < most ? n_slots : most;
+}
+
+/* The end of the entry that begins at a slot, of an expert whose slots end at `end`. */
+ABI_FN uint32_t expert_entry_end(uint32_t slot, uint32_t end) {
+    const uint32_t next = slot / PACK_ROWS * PACK_ROWS + EXPERT_STRETCH;
+    return next < end ? next : end;
 }
 
 struct expert_item {
@@ -86,7 +92,7 @@ ABI_FN uint32_t expert_block_at(uint64_t place, uint64_t start, uint64_t cost, u
     return block < blocks ? (uint32_t)block : blocks;
 }
 
-/* Sets *item to the slice's next items, all of one expert. Returns 0 if there are none. */
+/* Sets *item to the slice's next items, all of one entry. Returns 0 if there are none. */
 ABI_FN int expert_walk_next(struct expert_walk *w, struct expert_item *item) {
     const uint32_t blocks = expert_blocks(w->width);
     while (w->left > 0 && w->list[EXPERT_ID] >= 0) {

@@ -88,6 +88,7 @@ static uint64_t size_of(const struct kgraph *g, const struct op_form *f, enum op
     case S_TWO: return 2;
     case S_ROUTED: return s->experts.n + s->experts.shared_gate;
     case S_EXPERTS: return s->experts.n;
+    case S_TOP_K: return s->experts.top_k;
     case S_WIDTH: return s->experts.width;
     case S_LISTED: return expert_list_rows(g->n_rows, s->experts.n, s->experts.top_k);
     case S_LIST_WORDS: return EXPERT_WORDS;

@@ -19,6 +19,7 @@ enum op_set {
     EXPERTS = 64,
     HEAD_TILES = 128, /* heads are a part of 128 columns */
     GROUPED = 256,    /* experts of many rows: residual streams of whole SQUARES_COLUMNS */
+    ROUTES = 512,     /* operators that choose and list experts */
 };
 
 enum backends { CPU = 1, GPU = 2, HOPPER = 4 };
@@ -50,7 +51,7 @@ struct form_row {
 /* Lists of token rows; each ends with 0. */
 extern const uint32_t one_row[], few_rows[], rows_of_32[], many_rows[], any_rows[],
     eights_and_odd[], up_to_16[], up_to_32[], up_to_128[], nine_rows[], decode_only_rows[],
-    rows_of_bands[], tiles_of_128[], grouped_rows[];
+    rows_of_bands[], tiles_of_128[], grouped_rows[], rows_of_stretches[];
 
 /* Numbers that shapes of operands are made of (op_program.c). */
 enum op_size {
@@ -83,6 +84,7 @@ enum op_size {
     S_TWO,
     S_ROUTED, /* logits of the router */
     S_EXPERTS,
+    S_TOP_K,
     S_WIDTH,  /* of an expert */
     S_LISTED, /* rows of the list of experts, each of S_LIST_WORDS */
     S_LIST_WORDS,

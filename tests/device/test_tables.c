@@ -250,6 +250,8 @@ static const struct form {
     {{.name = "sample.band", .kind = OP_SAMPLE, .band_first = 8}, {16}},
     {{.name = "router", .kind = OP_ROUTER}, {1, 64}},
     {{.name = "route", .kind = OP_ROUTE}, {1, 8}},
+    {{.name = "route_top_k", .kind = OP_ROUTE_TOP_K}, {8, 64}},
+    {{.name = "route_list", .kind = OP_ROUTE_LIST}, {8, 64}},
     {{.name = "expert_gate_up", .kind = OP_EXPERT_GATE_UP}, {1, 8}},
     {{.name = "expert_down.row", .kind = OP_EXPERT_DOWN}, {1}},
     {{.name = "expert_down", .kind = OP_EXPERT_DOWN, .packed = true}, {8, 64}},

@@ -1,5 +1,5 @@
-/* test_expert_list.c - how tasks share out the work of a list of experts: every item once, and
- * about as much to each. */
+/* test_expert_list.c - the entries of a list of experts, and how tasks share out its work: every
+ * item once, and about as much to each. */
 #include "graph/expert_list.h"
 
 #include <setjmp.h>
@@ -93,6 +93,29 @@ static void slices_are_even(void **state) {
     assert_true(share_out(&(struct shape){128, 8, 768, 1, 132, EXPERT_STATIC}) > 10000);
 }
 
+/* Slots of one entry touch at most EXPERT_STRETCH / PACK_ROWS eights, and no entry is shorter than
+ * it must be. */
+static void entries_fit_the_list(void **state) {
+    (void)state;
+    for (int i = 0; i < 2000; i++) {
+        const uint32_t n_experts = 1 + below(MAX_EXPERTS), top_k = 1 + below(n_experts);
+        const uint32_t n_rows = 1 + below(2000);
+        uint32_t slot = 0, n = 0;
+        for (uint32_t e = 0; e < n_experts; e++) {
+            /* As many slots as rows, none, or few: up to top_k slots for each row in all. */
+            const uint32_t left = n_rows * top_k - slot, most = left < n_rows ? left : n_rows;
+            const uint32_t end = slot + (below(2) ? most : below(most + 1));
+            for (uint32_t next; slot < end; slot = next, n++) {
+                next = expert_entry_end(slot, end);
+                assert_true(next > slot && next <= end);
+                assert_true((next - 1) / PACK_ROWS - slot / PACK_ROWS < EXPERT_STRETCH / PACK_ROWS);
+                assert_true(next == end || next % PACK_ROWS == 0);
+            }
+        }
+        assert_true(n <= expert_list_rows(n_rows, n_experts, top_k));
+    }
+}
+
 /* A list that is empty, or none of whose rows is in use. */
 static void an_empty_list_has_no_items(void **state) {
     (void)state;
@@ -108,6 +131,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_item_is_shared_out_once),
         cmocka_unit_test(slices_are_even),
+        cmocka_unit_test(entries_fit_the_list),
         cmocka_unit_test(an_empty_list_has_no_items),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -39,28 +39,55 @@ uint64_t experts_of(const struct op_attrs *a, const double *scores, uint64_t *id
     return n;
 }
 
-void experts_list(struct reference *r, const struct op_attrs *a, const double *scores,
-                  uint64_t cols, int32_t list, int32_t slots) {
+/* Adds the entries of an expert's slots [slot, end) from number `at` on; returns how many. */
+static uint64_t add_entries(struct reference_tensor *list, uint64_t at, uint64_t expert,
+                            uint64_t slot, uint64_t end) {
+    uint64_t n = 0;
+    const uint64_t eight = slot - slot % PACK_ROWS;
+    for (uint64_t first = slot; first < end; n++) {
+        const uint64_t next = eight + (n + 1) * EXPERT_STRETCH;
+        double *entry = list->at + (at + n) * list->cols;
+        entry[EXPERT_ID] = (double)expert;
+        entry[EXPERT_FIRST] = (double)first;
+        first = next < end ? next : end;
+        entry[EXPERT_END] = (double)first;
+    }
+    return n;
+}
+
+void experts_list(struct reference *r, const struct op_attrs *a, const double *ids, int32_t list,
+                  int32_t slots) {
     struct reference_tensor *l = reference_make(r, list, 0, 0);
     struct reference_tensor *s = reference_make(r, slots, 0, 0);
-    uint64_t n_listed = 0, slot = 0;
-    uint64_t *ids = malloc((size_t)r->n_rows * SPEC_MAX_EXPERTS * sizeof *ids);
-    if (ids == NULL) abort();
-    for (uint64_t t = 0; t < r->n_rows; t++)
-        if (experts_of(a, scores + t * cols, ids + t * SPEC_MAX_EXPERTS) != a->top_k) abort();
+    const uint64_t n = (uint64_t)r->n_rows * a->top_k;
+    uint64_t n_entries = 0, slot = 0;
     for (uint64_t e = 0; e < a->experts; e++) {
         const uint64_t first = slot;
-        for (uint64_t t = 0; t < r->n_rows; t++)
-            for (uint64_t i = 0; i < a->top_k; i++)
-                if (ids[t * SPEC_MAX_EXPERTS + i] == e) s->at[slot++] = (double)(t * a->top_k + i);
-        if (slot == first) continue;
-        double *entry = l->at + n_listed++ * l->cols;
-        entry[EXPERT_ID] = (double)e;
-        entry[EXPERT_FIRST] = (double)first;
-        entry[EXPERT_END] = (double)slot;
+        for (uint64_t i = 0; i < n; i++)
+            if (ids[i] == (double)e) s->at[slot++] = (double)i;
+        n_entries += add_entries(l, n_entries, e, first, slot);
     }
-    for (; n_listed < l->rows; n_listed++) l->at[n_listed * l->cols + EXPERT_ID] = -1;
-    free(ids);
+    for (; n_entries < l->rows; n_entries++) l->at[n_entries * l->cols + EXPERT_ID] = -1;
+}
+
+void experts_ids(const struct op_attrs *a, const double *scores, uint64_t cols, uint64_t n_rows,
+                 double *out) {
+    uint64_t ids[SPEC_MAX_EXPERTS];
+    for (uint64_t t = 0; t < n_rows; t++) {
+        if (experts_of(a, scores + t * cols, ids) != a->top_k) abort();
+        for (uint64_t i = 0; i < a->top_k; i++) out[t * a->top_k + i] = (double)ids[i];
+    }
+}
+
+void experts_weigh(const struct op_attrs *a, const double *logits, double *weight) {
+    double all = 0, own = 0, max = -INFINITY;
+    uint64_t ids[SPEC_MAX_EXPERTS];
+    const uint64_t n = experts_of(a, logits, ids);
+    for (uint64_t e = 0; e < a->experts; e++) max = fmax(max, logits[e]);
+    for (uint64_t e = 0; e < a->experts; e++) all += exp(logits[e] - max);
+    for (uint64_t i = 0; i < n; i++) own += weight[i] = exp(logits[ids[i]] - max);
+    for (uint64_t i = 0; i < n; i++) weight[i] *= (double)a->routed / (a->normed ? own : all);
+    if (a->gates) weight[n] = 1 / (1 + exp(-logits[a->experts]));
 }
 
 /* Numbers that are all different, in no order. */
@@ -86,18 +113,6 @@ static bool fill_slots(struct reference *r, const struct kop *op, int32_t tensor
     return true;
 }
 
-/* Splits the entries of experts whose slots touch more eights than an entry of a GPU's list may. */
-static void split_entries(struct reference_tensor *list) {
-    for (uint64_t i = 0; i + 1 < list->rows && list->at[i * list->cols + EXPERT_ID] >= 0; i++) {
-        double *entry = list->at + i * list->cols, *next = entry + list->cols;
-        const uint64_t first = (uint64_t)entry[EXPERT_FIRST];
-        const uint64_t end = first / PACK_ROWS * PACK_ROWS + EXPERT_STRETCH;
-        if (entry[EXPERT_END] <= (double)end) continue;
-        memmove(next, entry, (list->rows - 1 - i) * list->cols * sizeof *entry);
-        entry[EXPERT_END] = next[EXPERT_FIRST] = (double)end;
-    }
-}
-
 /* An operator that reads only the list or only the slots has the other one in its output until it
  * runs. */
 static int32_t or_output(const struct kop *op, int32_t tensor) {
@@ -107,13 +122,17 @@ static int32_t or_output(const struct kop *op, int32_t tensor) {
 bool experts_fill(struct reference *r, const struct kop *op, int32_t tensor) {
     const struct op_attrs *a = &op->attrs;
     const int32_t list = find(op, "list"), slots = find(op, "slots");
+    const bool is_ids = tensor == find(op, "ids");
     if (fill_slots(r, op, tensor)) return true;
-    if (tensor != list && tensor != slots) return false;
+    if (tensor != list && tensor != slots && !is_ids) return false;
     double *scores = malloc((size_t)r->n_rows * a->experts * sizeof *scores);
-    if (scores == NULL) abort();
+    double *ids = malloc((size_t)r->n_rows * a->top_k * sizeof *ids);
+    if (scores == NULL || ids == NULL) abort();
     for (uint64_t i = 0; i < (uint64_t)r->n_rows * a->experts; i++) scores[i] = scrambled(i);
-    experts_list(r, a, scores, a->experts, or_output(op, list), or_output(op, slots));
-    split_entries(&r->tensors[or_output(op, list)]);
+    experts_ids(a, scores, a->experts, r->n_rows,
+                is_ids ? reference_make(r, tensor, 0, 0)->at : ids);
+    if (!is_ids) experts_list(r, a, ids, or_output(op, list), or_output(op, slots));
     free(scores);
+    free(ids);
     return true;
 }

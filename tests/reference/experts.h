@@ -9,13 +9,20 @@
  * largest. ids[SPEC_MAX_EXPERTS]. */
 uint64_t experts_of(const struct op_attrs *a, const double *scores, uint64_t *ids);
 
-/* Fills a list and its slots from the scores of each row, row by row `cols` apart. */
-void experts_list(struct reference *r, const struct op_attrs *a, const double *scores,
-                  uint64_t cols, int32_t list, int32_t slots);
+/* The same of n_rows rows, whose scores are `cols` apart: out[n_rows, top_k]. */
+void experts_ids(const struct op_attrs *a, const double *scores, uint64_t cols, uint64_t n_rows,
+                 double *out);
 
-/* Fills the list or the slots among an operator's inputs with experts that differ from row to row,
- * and h, rows and squares with numbers for all slots that there are; false: the tensor is none of
- * these. For op_test. */
+/* A row's weights: its experts' by ascending id, then its gate. */
+void experts_weigh(const struct op_attrs *a, const double *logits, double *weight);
+
+/* Fills a list and its slots from the rows' experts, ids[T, top_k]. */
+void experts_list(struct reference *r, const struct op_attrs *a, const double *ids, int32_t list,
+                  int32_t slots);
+
+/* Fills ids, or the list or the slots, among an operator's inputs with experts that differ from row
+ * to row, and h, rows and squares with numbers for all slots that there are; false: the tensor is
+ * none of these. For op_test. */
 bool experts_fill(struct reference *r, const struct kop *op, int32_t tensor);
 
 #endif

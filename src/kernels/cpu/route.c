@@ -103,19 +103,30 @@ static void route_row(const struct cpu_task *t, const struct route_scratch *l, c
     if (a->gates) weight[n] = 1 / (1 + expf(-logits[a->experts]));
 }
 
-/* Writes the list of experts, from the number of slots of each; returns its number of rows. */
-static uint32_t list_experts(const struct op_attrs *a, int32_t *first, int32_t *list) {
+/* Writes the entries of an expert; returns how many. */
+static uint32_t list_expert(uint32_t expert, uint32_t slot, uint32_t end, int32_t *entry) {
     uint32_t n = 0;
-    for (uint32_t e = 0; e < a->experts; e++) {
-        const int32_t slots = first[e + 1];
-        first[e + 1] += first[e];
-        if (slots == 0) continue;
-        int32_t *entry = list + (size_t)n++ * EXPERT_WORDS;
-        entry[EXPERT_ID] = (int32_t)e;
-        entry[EXPERT_FIRST] = first[e];
-        entry[EXPERT_END] = first[e + 1];
+    for (; slot < end; n++, entry += EXPERT_WORDS) {
+        entry[EXPERT_ID] = (int32_t)expert;
+        entry[EXPERT_FIRST] = (int32_t)slot;
+        entry[EXPERT_END] = (int32_t)(slot = expert_entry_end(slot, end));
     }
     return n;
+}
+
+/* Writes the list of experts, from the number of slots of each. Returns how many experts are
+ * listed; *n_entries: in how many entries. */
+static uint32_t list_experts(const struct op_attrs *a, int32_t *first, int32_t *list,
+                             uint32_t *n_entries) {
+    uint32_t n = 0, n_listed = 0;
+    for (uint32_t e = 0; e < a->experts; e++) {
+        first[e + 1] += first[e];
+        n_listed += first[e + 1] > first[e];
+        n += list_expert(e, (uint32_t)first[e], (uint32_t)first[e + 1],
+                         list + (size_t)n * EXPERT_WORDS);
+    }
+    *n_entries = n;
+    return n_listed;
 }
 
 /* The host reads these counters at any time. */
@@ -141,8 +152,8 @@ void cpu_route(const struct cpu_task *t) {
                   weight + (size_t)r * (K + a->gates));
         keep_route(t, r, experts);
     }
-    const uint32_t n_listed = list_experts(a, l.first, list);
-    count_reads(t->batch, n_listed);
-    for (uint32_t n = n_listed; n < capacity; n++) list[(size_t)n * EXPERT_WORDS + EXPERT_ID] = -1;
+    uint32_t n_entries;
+    count_reads(t->batch, list_experts(a, l.first, list, &n_entries));
+    for (uint32_t n = n_entries; n < capacity; n++) list[(size_t)n * EXPERT_WORDS + EXPERT_ID] = -1;
     for (uint32_t i = 0; i < n_rows * K; i++) slots[l.first[l.experts[i]]++] = (int32_t)i;
 }

@@ -196,15 +196,21 @@ CODE(void, code_teams, void) {
 
 #if QN_EXPERTS
 
-DEV bool run_route_alone(struct warp_context *c, const struct cuda_task *task) {
+/* A task that needs nothing but its event, in a function of its own. */
+typedef void plain_function(const struct warp_context *c, const struct cuda_task *task);
+template <plain_function RUN>
+DEV bool run_alone(struct warp_context *c, const struct cuda_task *task) {
     if (!wait_ready(c)) return false;
     if (c->thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
-    run_route(c, task);
+    RUN(c, task);
     return true;
 }
 
 CODE(void, code_route, void) {
-    compute_with<run_route_alone>();
+    compute_with<run_alone<run_route>>();
+}
+CODE(void, code_route_list, void) {
+    compute_with<run_alone<run_route_list>>();
 }
 #if QN_HAS_router_row
 CODE(void, code_router_row, void) {

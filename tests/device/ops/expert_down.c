@@ -37,9 +37,11 @@ void reference_op_expert_down(struct reference *r, const struct kop *op) {
 
 static const struct form_row forms[] = {
     {{.name = "expert_down"}, any_rows, CPU, MIXED, 0},
+    {{.name = "expert_down.stretches"}, rows_of_stretches, CPU, MIXED, 0},
     {{.name = "expert_down.row"}, one_row, GPU, MIXED, 0},
     {{.name = "expert_down.polls", .rides = true}, one_row, GPU, MIXED, 0},
     {{.name = "expert_down.gather", .packed = true}, eights_and_odd, GPU, MIXED, 0},
+    {{.name = "expert_down.entries", .packed = true}, rows_of_stretches, GPU, MIXED, 0},
 };
 
 const struct op_test op_test_expert_down = {

@@ -41,6 +41,7 @@ static const struct form_row forms[] = {
     {{.name = "expert_gate_up.row"}, one_row, GPU, MIXED, 0},
     {{.name = "expert_gate_up.polls", .rides = true}, one_row, GPU, MIXED, 0},
     {{.name = "expert_gate_up.gather"}, eights_and_odd, GPU, MIXED, 0},
+    {{.name = "expert_gate_up.stretches"}, rows_of_stretches, CPU | GPU, MIXED, 0},
 };
 
 const struct op_test op_test_expert_gate_up = {

@@ -176,6 +176,12 @@ static inline bool __all_sync(uint32_t mask, int predicate) {
 static inline bool __any_sync(uint32_t mask, int predicate) {
     return __ballot_sync(mask, predicate) != 0;
 }
+static inline uint32_t __match_any_sync(uint32_t, uint32_t v) {
+    const uint32_t *all = emu_exchange(v);
+    uint32_t mask = 0;
+    for (uint32_t i = 0; i < 32; i++) mask |= (uint32_t)(all[i] == v) << i;
+    return mask;
+}
 static inline uint32_t __reduce_max_sync(uint32_t, uint32_t v) {
     const uint32_t *all = emu_exchange(v);
     for (uint32_t i = 0; i < 32; i++) v = all[i] > v ? all[i] : v;

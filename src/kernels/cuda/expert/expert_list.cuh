@@ -40,7 +40,7 @@ struct expert_list {
 
 DEV struct expert_list expert_list_of(uint64_t at, uint32_t n_rows) {
     const uint32_t n_slots = n_rows * QN_TOP_K;
-    return {(const int32_t *)at, min((uint32_t)QN_EXPERTS, n_slots), n_slots};
+    return {(const int32_t *)at, (uint32_t)expert_list_rows(n_rows, QN_EXPERTS, QN_TOP_K), n_slots};
 }
 
 /* The lane's entry of the 32 from `first` on; *n: how many of the lanes have one. */

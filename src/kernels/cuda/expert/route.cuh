@@ -1,21 +1,25 @@
 /* route.cuh - ROUTE: the experts of each token row, their weights, and the list of the experts that
- * some row has (graph/expert_list.h). One task.
+ * some row has (graph/expert_list.h). One task. For many rows, as two operators: ROUTE_TOP_K, whose
+ * tasks share out the rows, has the experts and weights; ROUTE_LIST, one task, has the list.
  *
  * A warp processes one row at a time; a lane holds the logits of experts lane, lane + 32, ... A
  * round finds the largest logit among those that are left, of equal ones that of the lower id. With
  * one row the list is the row's experts. With up to ROUTE_FEW rows, scratch gets a byte for each
  * row and expert: 1 if the row has the expert. After one barrier every warp adds up these bytes,
  * four experts in a word, so it knows all places. It stores some of the list's entries and the
- * slots of its rows. With more rows, each warp processes a stretch of the rows. The warps count
- * their rows' experts, the counts become the places of each expert's slots, and the warps go
- * through their rows again.
+ * slots of its rows.
+ *
+ * With more rows, and in ROUTE_LIST, each warp has a stretch of the rows, and a window in scratch
+ * for the ids of some rows: ROUTE chooses them, ROUTE_LIST loads them. The warps count their rows'
+ * experts, the counts become the places of each expert's slots, and the warps go through their rows
+ * again. A warp whose stretch is longer than its window fills it again then.
  *
  * Scratch, few rows:   0   a row's experts [row][ROUTE_STRIDE] u8
  * Scratch, more rows:  0   first slot of an expert [QN_EXPERTS] u32
  *                      +   of the scan [2][WARPS] u32
- *                      +   an expert's slots [WARPS][QN_EXPERTS] u16: how many the warp has; then
+ *                      +   an expert's slots [WARPS][ROUTE_PITCH] u16: how many the warp has; then
  *                          the place of its next one, from the expert's first slot on
- *                      +   experts of a row [row][QN_TOP_K] u16, of the first ROUTE_KEPT slots
+ *                      +   windows [WARPS][ROUTE_WINDOW][QN_TOP_K] u16
  */
 #ifndef QN_CUDA_EXPERT_ROUTE_CUH
 #define QN_CUDA_EXPERT_ROUTE_CUH
@@ -26,8 +30,13 @@
 enum {
     ROUTE_EACH = (QN_EXPERTS + 31) / 32, /* experts of a lane */
     ROUTE_GROUP = QN_EXPERT_GROUPS != 0 ? QN_EXPERTS / (QN_EXPERT_GROUPS + !QN_EXPERT_GROUPS) : 0,
-    ROUTE_FIXED_BYTES = QN_EXPERTS * (4 + 2 * WARPS) + 2 * WARPS * 4,
-    ROUTE_KEPT = (SCRATCH_BYTES - ROUTE_FIXED_BYTES) / 2, /* slots */
+
+    /* More rows. */
+    ROUTE_PITCH = (QN_EXPERTS + 1) / 2 * 2,
+    ROUTE_FIXED_BYTES = QN_EXPERTS * 4 + 2 * WARPS * 4 + WARPS * ROUTE_PITCH * 2,
+    ROUTE_WINDOW = (SCRATCH_BYTES - ROUTE_FIXED_BYTES) / (2 * WARPS * QN_TOP_K), /* rows */
+    ROUTE_LOADS = 16,  /* ids that a lane of ROUTE_LIST loads at once */
+    ROUTE_AT_ONCE = 4, /* ids of a lane whose slots are found at once */
 
     /* Few rows: a lane adds up ROUTE_OWN experts that follow each other, four to a word. */
     ROUTE_WORDS = (QN_EXPERTS + 127) / 128,
@@ -36,7 +45,8 @@ enum {
     ROUTE_FEW = SCRATCH_BYTES / ROUTE_STRIDE < 32 ? SCRATCH_BYTES / ROUTE_STRIDE : 32, /* rows */
 };
 static_assert(ROUTE_FEW <= 255 && ROUTE_FEW * QN_EXPERTS < 1 << 16, "counts of few rows");
-static_assert(ROUTE_FIXED_BYTES < SCRATCH_BYTES, "scratch");
+static_assert(ROUTE_FIXED_BYTES < SCRATCH_BYTES && ROUTE_WINDOW > 0, "scratch: CUDA_MOST_TOP_K");
+static_assert(ROUTE_FEW + PACK_ROWS <= EXPERT_STRETCH, "few rows: an expert is one entry");
 
 DEV uint32_t *route_first(void) {
     return (uint32_t *)SCRATCH;
@@ -45,10 +55,10 @@ DEV uint32_t *route_scan(uint32_t which) {
     return route_first() + QN_EXPERTS + which * WARPS;
 }
 DEV uint16_t *route_counts(uint32_t warp) {
-    return (uint16_t *)(route_scan(2)) + warp * QN_EXPERTS;
+    return (uint16_t *)(route_scan(2)) + warp * ROUTE_PITCH;
 }
-DEV uint16_t *route_kept(void) {
-    return route_counts(WARPS);
+DEV uint16_t *route_window(uint32_t warp) {
+    return route_counts(WARPS) + warp * (ROUTE_WINDOW * QN_TOP_K);
 }
 DEV uint8_t *route_marks(uint32_t row) {
     return (uint8_t *)SCRATCH + row * ROUTE_STRIDE;
@@ -152,6 +162,17 @@ DEV struct route_row route_choose(const struct cuda_task *task, uint32_t row, ui
     return r;
 }
 
+/* Places of the lane's chosen experts among the row's, by ascending id. */
+DEV void route_ranks(uint32_t chosen, uint32_t lane, uint32_t (&at)[ROUTE_EACH]) {
+    uint32_t before = 0;
+#pragma unroll
+    for (uint32_t i = 0; i < ROUTE_EACH; i++) {
+        const uint32_t lanes = __ballot_sync(~0u, (chosen >> i & 1) != 0);
+        at[i] = before + __popc(lanes & ((1u << lane) - 1));
+        before += __popc(lanes);
+    }
+}
+
 DEV float route_warp_sum(float v) {
 #pragma unroll
     for (int d = 16; d > 0; d /= 2) v += __shfl_xor_sync(~0u, v, d);
@@ -181,15 +202,13 @@ DEV void route_weigh(const struct cuda_task *task, const struct route_row *r, ui
     const float sum = route_warp_sum(QN_EXPERT_NORMED ? own : all);
     const float scale = reciprocal_fast(sum) * __uint_as_float(QN_EXPERT_SCALE_BITS);
     uint16_t *ids = route_ids_at(task, row);
-    uint32_t before = 0;
+    uint32_t at[ROUTE_EACH];
+    route_ranks(r->chosen, lane, at);
 #pragma unroll
     for (uint32_t i = 0; i < ROUTE_EACH; i++) {
         const bool has = (r->chosen >> i & 1) != 0;
-        const uint32_t lanes = __ballot_sync(~0u, has);
-        const uint32_t at = before + __popc(lanes & ((1u << lane) - 1));
-        if (has) store_plain(weight + at, p[i] * scale);
-        if (has && ids != nullptr) ids[at] = (uint16_t)(lane + 32 * i);
-        before += __popc(lanes);
+        if (has) store_plain(weight + at[i], p[i] * scale);
+        if (has && ids != nullptr) ids[at[i]] = (uint16_t)(lane + 32 * i);
     }
     if (QN_EXPERT_GATES != 0 && lane == 0) {
         const float gate = r->logit[ROUTE_EACH + QN_EXPERT_GATES - 1];
@@ -209,7 +228,7 @@ DEV void route_put(const struct cuda_task *task, uint32_t at, uint32_t expert, u
 
 /* Marks the entries from number n on as unused. */
 DEV void route_end(const struct cuda_task *task, uint32_t n, uint32_t from, uint32_t step) {
-    const uint32_t most = min((uint32_t)QN_EXPERTS, task->k * QN_TOP_K);
+    const uint32_t most = (uint32_t)expert_list_rows(task->k, QN_EXPERTS, QN_TOP_K);
     for (uint32_t i = n + from; i < most; i += step)
         store_word((uint32_t *)task->out + (uint64_t)i * EXPERT_WORDS + EXPERT_ID, ~0u);
 }
@@ -224,17 +243,13 @@ DEV void route_note_reads(uint32_t n) {
 /* A single row: its experts are the list. Called by one warp. */
 DEV void route_single(const struct warp_context *c, const struct cuda_task *task) {
     const struct route_row r = route_choose(task, 0, c->lane);
-    uint32_t before = 0;
+    uint32_t at[ROUTE_EACH];
+    route_ranks(r.chosen, c->lane, at);
 #pragma unroll
     for (uint32_t i = 0; i < ROUTE_EACH; i++) {
-        const bool has = (r.chosen >> i & 1) != 0;
-        const uint32_t lanes = __ballot_sync(~0u, has);
-        const uint32_t at = before + __popc(lanes & ((1u << c->lane) - 1));
-        if (has) {
-            route_put(task, at, c->lane + 32 * i, at, at + 1);
-            store_word((uint32_t *)task->out2 + at, at);
-        }
-        before += __popc(lanes);
+        if ((r.chosen >> i & 1) == 0) continue;
+        route_put(task, at[i], c->lane + 32 * i, at[i], at[i] + 1);
+        store_word((uint32_t *)task->out2 + at[i], at[i]);
     }
     route_weigh(task, &r, 0, c->lane);
     route_end(task, QN_TOP_K, c->lane, 32);
@@ -347,36 +362,85 @@ DEV void route_few(const struct warp_context *c, const struct cuda_task *task, u
 
 /* ---- more rows ---- */
 
-/* The rows of a warp. */
-struct route_stretch {
+/* Rows [row0, row1). */
+struct route_rows {
     uint32_t row0, row1;
 };
 
-DEV struct route_stretch route_stretch_of(uint32_t warp, uint32_t n_rows) {
+/* The warp's rows. */
+DEV struct route_rows route_rows_of(uint32_t warp, uint32_t n_rows) {
     const uint32_t each = ceil_div(n_rows, WARPS), first = min(warp * each, n_rows);
     return {first, min(first + each, n_rows)};
 }
 
-/* Counts the experts of the warp's rows; keeps the experts of the first rows. No two lanes have the
- * same expert. */
-DEV void route_count(const struct warp_context *c, const struct cuda_task *task,
-                     struct route_stretch rows) {
-    uint16_t *counts = route_counts(c->warp);
-    for (uint32_t e = c->lane; e < QN_EXPERTS; e += 32) counts[e] = 0;
+/* The first rows of those that fit the warp's window. */
+DEV struct route_rows route_rows_in_window(struct route_rows rows) {
+    return {rows.row0, min(rows.row0 + ROUTE_WINDOW, rows.row1)};
+}
+
+/* Chooses the experts of rows that fit the warp's window; on the first pass stores their weights.
+ */
+DEV void route_fill_chosen(const struct warp_context *c, const struct cuda_task *task,
+                           struct route_rows rows, bool first_pass) {
+    uint16_t *ids = route_window(c->warp);
 #pragma unroll 1
-    for (uint32_t row = rows.row0; row < rows.row1; row++) {
+    for (uint32_t row = rows.row0; row < rows.row1; row++, ids += QN_TOP_K) {
         const struct route_row r = route_choose(task, row, c->lane);
-        uint32_t before = row * QN_TOP_K;
+        uint32_t at[ROUTE_EACH];
+        route_ranks(r.chosen, c->lane, at);
 #pragma unroll
-        for (uint32_t i = 0; i < ROUTE_EACH; i++) {
-            const bool has = (r.chosen >> i & 1) != 0;
-            const uint32_t lanes = __ballot_sync(~0u, has);
-            const uint32_t at = before + __popc(lanes & ((1u << c->lane) - 1));
-            if (has) counts[c->lane + 32 * i]++;
-            if (has && at < ROUTE_KEPT) route_kept()[at] = (uint16_t)(c->lane + 32 * i);
-            before += __popc(lanes);
+        for (uint32_t i = 0; i < ROUTE_EACH; i++)
+            if ((r.chosen >> i & 1) != 0) ids[at[i]] = (uint16_t)(c->lane + 32 * i);
+        if (first_pass) route_weigh(task, &r, row, c->lane);
+    }
+}
+
+/* Loads the experts of rows that fit the warp's window. */
+DEV void route_fill_loaded(const struct warp_context *c, const struct cuda_task *task,
+                           struct route_rows rows) {
+    const int32_t *from = (const int32_t *)task->in + (uint64_t)rows.row0 * QN_TOP_K;
+    const uint32_t n = (rows.row1 - rows.row0) * QN_TOP_K;
+#pragma unroll 1
+    for (uint32_t first = c->lane; first - c->lane < n; first += 32 * ROUTE_LOADS) {
+        uint32_t id[ROUTE_LOADS];
+#pragma unroll
+        for (uint32_t u = 0; u < ROUTE_LOADS; u++)
+            id[u] = (uint32_t)load_index_l2(from + min(first + 32 * u, n - 1));
+#pragma unroll
+        for (uint32_t u = 0; u < ROUTE_LOADS; u++)
+            if (first + 32 * u < n)
+                route_window(c->warp)[first + 32 * u] =
+                    (uint16_t)min(id[u], (uint32_t)QN_EXPERTS - 1);
+    }
+}
+
+/* LOADS: ROUTE_LIST. */
+template <bool LOADS>
+DEV void route_fill(const struct warp_context *c, const struct cuda_task *task,
+                    struct route_rows rows, bool first_pass) {
+    if (LOADS)
+        route_fill_loaded(c, task, rows);
+    else
+        route_fill_chosen(c, task, rows, first_pass);
+    __syncwarp();
+}
+
+/* Counts the experts of the warp's rows. A word has the counts of two experts. */
+template <bool LOADS>
+DEV void route_count(const struct warp_context *c, const struct cuda_task *task,
+                     struct route_rows rows) {
+    uint32_t *counts = (uint32_t *)route_counts(c->warp);
+    for (uint32_t i = c->lane; i < ROUTE_PITCH / 2; i += 32) counts[i] = 0;
+#pragma unroll 1
+    for (; rows.row0 < rows.row1; rows.row0 += ROUTE_WINDOW) {
+        const struct route_rows here = route_rows_in_window(rows);
+        route_fill<LOADS>(c, task, here, true);
+#pragma unroll 4
+        for (uint32_t i = c->lane; i < (here.row1 - here.row0) * QN_TOP_K; i += 32) {
+            const uint32_t id = route_window(c->warp)[i];
+            atomicAdd(counts + id / 2, id % 2 != 0 ? 1u << 16 : 1u);
         }
-        route_weigh(task, &r, row, c->lane);
+        __syncwarp(); /* the window is read */
     }
 }
 
@@ -395,63 +459,95 @@ DEV uint32_t route_sum_before(const struct warp_context *c, uint32_t which, uint
     return sum;
 }
 
-/* Turns counts into places, and stores the list; all compute threads take part. Returns how many
- * experts are listed. */
-DEV uint32_t route_list(const struct warp_context *c, const struct cuda_task *task) {
-    uint32_t n_slots = 0, n_listed = 0;
+/* Turns the warps' counts of an expert into places from its first slot on. Returns their sum. */
+DEV uint32_t route_places(uint32_t expert) {
+    uint32_t slots = 0;
+#pragma unroll
+    for (uint32_t w = 0; w < WARPS; w++) {
+        const uint32_t n = route_counts(w)[expert];
+        route_counts(w)[expert] = (uint16_t)slots;
+        slots += n;
+    }
+    return slots;
+}
+
+/* Turns counts into places, and stores the list; all compute threads take part. */
+DEV void route_list(const struct warp_context *c, const struct cuda_task *task) {
+    uint32_t n_slots = 0, n_entries = 0; /* ... and listed experts in n_entries' upper half */
 #pragma unroll 1
     for (uint32_t first = 0; first < QN_EXPERTS; first += COMPUTE_THREADS) {
         const uint32_t e = first + c->thread;
-        uint32_t slots = 0, all_slots, all_listed;
-        for (uint32_t w = 0; w < WARPS && e < QN_EXPERTS; w++) {
-            const uint32_t n = route_counts(w)[e];
-            route_counts(w)[e] = (uint16_t)slots;
-            slots += n;
-        }
-        const uint32_t slot = n_slots + route_sum_before(c, 0, slots, &all_slots);
-        const uint32_t at = n_listed + route_sum_before(c, 1, slots > 0, &all_listed);
+        const uint32_t slots = e < QN_EXPERTS ? route_places(e) : 0;
+        uint32_t all_slots, all_entries;
+        uint32_t slot = n_slots + route_sum_before(c, 0, slots, &all_slots);
+        const uint32_t end = slot + slots;
+        const uint32_t entries =
+            slots == 0 ? 0 : (1u << 16) + ceil_div(slot % PACK_ROWS + slots, EXPERT_STRETCH);
+        uint32_t at = (n_entries + route_sum_before(c, 1, entries, &all_entries)) & 0xffff;
         if (e < QN_EXPERTS) route_first()[e] = slot;
-        if (slots > 0) route_put(task, at, e, slot, slot + slots);
+        for (uint32_t next; slot < end; slot = next) {
+            next = expert_entry_end(slot, end);
+            route_put(task, at++, e, slot, next);
+        }
         n_slots += all_slots;
-        n_listed += all_listed;
+        n_entries += all_entries;
         sync_compute(); /* the scan's words are read; the places are there */
     }
-    return n_listed;
+    route_end(task, n_entries & 0xffff, c->thread, COMPUTE_THREADS);
+    if (c->thread == 0) route_note_reads(n_entries >> 16);
 }
 
-/* Gives the warp's next slot of an expert to a place of a row (row * QN_TOP_K + i). */
-DEV void route_place(const struct cuda_task *task, uint16_t *places, uint32_t expert,
-                     uint32_t row_place) {
-    const uint32_t slot = route_first()[expert] + places[expert]++;
-    store_word((uint32_t *)task->out2 + slot, row_place);
-}
-
-/* Stores the places of the slots of the warp's rows. */
-DEV void route_slots(const struct warp_context *c, const struct cuda_task *task,
-                     struct route_stretch rows) {
+/* Stores the slot of row_place (row * QN_TOP_K + i), whose expert is `id`: the warp's next one of
+ * this expert. peers: the lanes with the same expert, which get slots in order. */
+DEV void route_place(const struct warp_context *c, const struct cuda_task *task, uint32_t id,
+                     uint32_t peers, uint32_t row_place) {
     uint16_t *places = route_counts(c->warp);
+    const bool has = id < QN_EXPERTS;
+    const uint32_t before = peers & ((1u << c->lane) - 1);
+    const uint32_t place = has ? places[id] : 0;
+    __syncwarp();
+    if (has && before == 0) places[id] = (uint16_t)(place + __popc(peers));
+    if (has)
+        store_word((uint32_t *)task->out2 + route_first()[id] + place + __popc(before), row_place);
+    __syncwarp();
+}
+
+/* Stores the slots of the warp's rows. */
+template <bool LOADS>
+DEV void route_slots(const struct warp_context *c, const struct cuda_task *task,
+                     struct route_rows rows) {
+    const bool again = rows.row1 - rows.row0 > ROUTE_WINDOW;
 #pragma unroll 1
-    for (uint32_t row = rows.row0; row < rows.row1; row++) {
-        const uint32_t first = row * QN_TOP_K;
-        if (first + QN_TOP_K <= ROUTE_KEPT) {
-            for (uint32_t i = c->lane; i < QN_TOP_K; i += 32)
-                route_place(task, places, route_kept()[first + i], first + i);
-        } else {
-            const struct route_row r = route_choose(task, row, c->lane);
-            uint32_t before = first;
+    for (; rows.row0 < rows.row1; rows.row0 += ROUTE_WINDOW) {
+        const struct route_rows here = route_rows_in_window(rows);
+        const uint32_t n = (here.row1 - here.row0) * QN_TOP_K;
+        if (again) route_fill<LOADS>(c, task, here, false);
+#pragma unroll 1
+        for (uint32_t first = c->lane; first - c->lane < n; first += 32 * ROUTE_AT_ONCE) {
+            uint32_t id[ROUTE_AT_ONCE], peers[ROUTE_AT_ONCE];
 #pragma unroll
-            for (uint32_t i = 0; i < ROUTE_EACH; i++) {
-                const bool has = (r.chosen >> i & 1) != 0;
-                const uint32_t lanes = __ballot_sync(~0u, has);
-                if (has)
-                    route_place(task, places, c->lane + 32 * i,
-                                before + __popc(lanes & ((1u << c->lane) - 1)));
-                before += __popc(lanes);
-            }
+            for (uint32_t u = 0; u < ROUTE_AT_ONCE; u++)
+                id[u] = first + 32 * u < n ? route_window(c->warp)[first + 32 * u] : ~0u;
+#pragma unroll
+            for (uint32_t u = 0; u < ROUTE_AT_ONCE; u++) peers[u] = __match_any_sync(~0u, id[u]);
+#pragma unroll
+            for (uint32_t u = 0; u < ROUTE_AT_ONCE; u++)
+                route_place(c, task, id[u], peers[u], here.row0 * QN_TOP_K + first + 32 * u);
         }
-        __syncwarp(); /* another lane may have the expert in the next row */
     }
 }
+
+/* The list and the slots of n_rows rows. */
+template <bool LOADS>
+DEV void route_more(const struct warp_context *c, const struct cuda_task *task, uint32_t n_rows) {
+    const struct route_rows rows = route_rows_of(c->warp, n_rows);
+    route_count<LOADS>(c, task, rows);
+    sync_compute();
+    route_list(c, task);
+    route_slots<LOADS>(c, task, rows);
+}
+
+/* ---- the operators ---- */
 
 DEV void run_route(const struct warp_context *c, const struct cuda_task *task) {
     const uint32_t n_rows = min(SHARED->batch.rows.n_rows, task->k);
@@ -459,17 +555,28 @@ DEV void run_route(const struct warp_context *c, const struct cuda_task *task) {
         if (c->warp == 0) route_single(c, task);
         return;
     }
-    if (n_rows <= ROUTE_FEW) {
+    if (n_rows <= ROUTE_FEW)
         route_few(c, task, n_rows);
-        return;
+    else
+        route_more<false>(c, task, n_rows);
+}
+
+DEV void run_route_list(const struct warp_context *c, const struct cuda_task *task) {
+    route_more<true>(c, task, min(SHARED->batch.rows.n_rows, task->k));
+}
+
+DEV void run_route_top_k(const struct warp_context *c, const struct cuda_task *task) {
+    const uint32_t end = min(task->row1, SHARED->batch.rows.n_rows);
+#pragma unroll 1
+    for (uint32_t row = task->row0 + c->warp; row < end; row += WARPS) {
+        const struct route_row r = route_choose(task, row, c->lane);
+        uint32_t *ids = (uint32_t *)task->out + (uint64_t)row * QN_TOP_K, at[ROUTE_EACH];
+        route_ranks(r.chosen, c->lane, at);
+#pragma unroll
+        for (uint32_t i = 0; i < ROUTE_EACH; i++)
+            if ((r.chosen >> i & 1) != 0) store_word(ids + at[i], c->lane + 32 * i);
+        route_weigh(task, &r, row, c->lane);
     }
-    const struct route_stretch rows = route_stretch_of(c->warp, n_rows);
-    route_count(c, task, rows);
-    sync_compute();
-    const uint32_t n = route_list(c, task);
-    route_end(task, n, c->thread, COMPUTE_THREADS);
-    if (c->thread == 0) route_note_reads(n);
-    route_slots(c, task, rows);
 }
 
 #endif
