@@ -15,7 +15,7 @@
 
 #include "kernels/cuda/block/block.cuh"
 
-#define GROUPED_TILES (QN_EXPERTS && HAS_WGMMA && QN_HAS_expert_gather)
+#define GROUPED_TILES (QN_EXPERTS && HAS_WGMMA && QN_HAS_tile)
 
 /* Whether a task's tiles follow a list of experts. */
 DEV bool tile_is_grouped(const struct cuda_task *task) {
