@@ -1,4 +1,5 @@
 /* Every family's kernel graph: the operators, their order, their weights. */
+#include "base/checked.h"
 #include "base/strbuf.h"
 #include "model/model.h"
 
@@ -223,7 +224,7 @@ static const struct tensor *stack(const struct kgraph *g, const char *name, uint
 static void experts_are_stacked(void **state) {
     (void)state;
     struct opened o;
-    open_graph(&o, "Qwen3MoeForCausalLM", EXPERTS, 4, 1, false);
+    open_graph(&o, "Qwen3MoeForCausalLM", EXPERTS, 70, 1, false);
     want_ops(&o.g,
              (enum op_kind[]){OP_QKV, OP_ATTENTION, OP_LINEAR, OP_ROUTER, OP_ROUTE,
                               OP_EXPERT_GATE_UP, OP_EXPERT_DOWN},
@@ -236,13 +237,46 @@ static void experts_are_stacked(void **state) {
     assert_int_equal(o.g.parts.items[down->first_part].stack, 5);
     assert_int_equal(o.g.parts.items[down->first_part].step, 48);
     const struct kop *route = &o.g.ops.items[5];
-    assert_int_equal(o.g.tensors.items[route->out[ROUTE_OUT_LIST]].shape[0], 5); /* not 4 * 2 */
-    assert_int_equal(o.g.tensors.items[route->out[ROUTE_OUT_SLOTS]].shape[0], 8);
+    const uint64_t n_slots = 70 * 2, stretches = 2; /* of 128 slots */
+    assert_int_equal(o.g.tensors.items[route->out[ROUTE_OUT_LIST]].shape[0], 2 * 5 + stretches);
+    assert_int_equal(o.g.tensors.items[route->out[ROUTE_OUT_SLOTS]].shape[0], n_slots);
     close_graph(&o);
     open_graph(&o, "MixtralForCausalLM", EXPERTS, 2, 1, false);
     stack(&o.g, "model.layers.0.block_sparse_moe.experts.*.w1.weight", 5, 80, 48);
     stack(&o.g, "model.layers.0.block_sparse_moe.experts.*.w2.weight", 5, 48, 80);
     assert_int_equal(o.g.tensors.items[o.g.ops.items[5].out[ROUTE_OUT_LIST]].shape[0], 4);
+    close_graph(&o);
+}
+
+/* With the operators of many rows. The stream that the last of them writes is normed for the next
+ * layer. */
+static void experts_are_grouped(void **state) {
+    (void)state;
+    const struct model_options options = {.dummy = true};
+    const uint32_t cuts = KGRAPH_CUT_QKV | KGRAPH_PACK_X | KGRAPH_PACK_O | KGRAPH_PACK_H |
+                          KGRAPH_SUM_SQUARES | KGRAPH_IMAGES | KGRAPH_GROUP;
+    static const enum op_kind of_layer[] = {OP_ROUTER,        OP_ROUTE_TOP_K,     OP_ROUTE_LIST,
+                                            OP_EXPERT_GATHER, OP_GROUPED_GATE_UP, OP_GROUPED_DOWN,
+                                            OP_EXPERT_SUM};
+    struct opened o = {0};
+    struct diag d = {0};
+    if (model_open(&d, "tests/golden/models/qwen3-moe", &options, &o.m) != QN_OK ||
+        model_build_graph(&d, o.m, &o.arena, 8, 8, 1000, cuts, &o.g) != QN_OK ||
+        kgraph_verify(&d, &o.g) != QN_OK)
+        UTIL_FAIL("%s", d.message);
+    size_t n = 0;
+    for (size_t i = 0; i < o.g.ops.n; i++) {
+        const struct kop *op = &o.g.ops.items[i];
+        if (op->kind != OP_ROUTER) continue;
+        for (size_t k = 0; k < COUNT_OF(of_layer); k++) assert_int_equal(op[k].kind, of_layer[k]);
+        const struct kop *up = op + 4, *down = op + 5, *sum = op + 6;
+        assert_int_equal(o.g.tensors.items[up->in[GROUPED_UP_ROWS]].layout, LAYOUT_PACKED);
+        assert_int_equal(o.g.tensors.items[down->in[GROUPED_DOWN_H]].layout, LAYOUT_PACKED);
+        assert_int_equal(sum->in[EXPERT_RESIDUAL], op->in[ROUTER_X]);
+        assert_int_not_equal(sum->out[STREAM_NORMED], NO_TENSOR);
+        n++;
+    }
+    assert_true(n > 1);
     close_graph(&o);
 }
 
@@ -301,6 +335,7 @@ int main(void) {
         cmocka_unit_test(llama_biases_are_optional),
         cmocka_unit_test(mistral_has_no_biases),
         cmocka_unit_test(experts_are_stacked),
+        cmocka_unit_test(experts_are_grouped),
         cmocka_unit_test(shared_experts_have_a_gate),
         cmocka_unit_test(tied_head_is_the_embedding),
         cmocka_unit_test(graph_wants_sane_sizes),

@@ -60,6 +60,7 @@ static inline int fixture_weight(struct diag *d, struct kgraph *g, const char *n
 #define FIXTURE_SENTINELS (FIXTURE_WHOLE | KGRAPH_RESET_SENTINELS)
 #define FIXTURE_MANY      (FIXTURE_PACK | KGRAPH_SUM_SQUARES)
 #define FIXTURE_CUT       (FIXTURE_MANY | KGRAPH_CUT_LINEAR)
+#define FIXTURE_GROUP     (FIXTURE_MANY | KGRAPH_GROUP)
 /* Not of enum kgraph_cut: logit rows in bands of FIXTURE_BAND. */
 #define FIXTURE_BANDS (1u << 31)
 enum { FIXTURE_BAND = 4 };
@@ -82,12 +83,12 @@ struct fixture_stream {
     int32_t x, normed, squares;
 };
 
-/* EMBED or LINEAR, which may be cut, whose operands are in `in` but for the next norm's weights,
- * `norm`. */
+/* EMBED, EXPERT_SUM or LINEAR, which may be cut, whose operands are in `in` but for the next norm's
+ * weights, `norm`. */
 static inline int fixture_stream(struct diag *d, struct kgraph *g, enum op_kind kind, int layer,
                                  uint32_t cuts, const char *norm, int32_t *in,
                                  struct fixture_stream *s) {
-    int next = kind == OP_EMBED ? EMBED_NEXT : LINEAR_NEXT;
+    int next = kind == OP_EMBED ? EMBED_NEXT : kind == OP_LINEAR ? LINEAR_NEXT : EXPERT_NEXT;
     int32_t out[OP_MAX_OUT], sum[4] = {NO_TENSOR, NO_TENSOR, s->x, NO_TENSOR};
     in[next] = NO_TENSOR;
     if (kind == OP_LINEAR && (cuts & KGRAPH_CUT_LINEAR) != 0) {
@@ -102,7 +103,8 @@ static inline int fixture_stream(struct diag *d, struct kgraph *g, enum op_kind 
     *s = (struct fixture_stream){out[STREAM_X], out[STREAM_NORMED], out[STREAM_SQUARES]};
     if ((cuts & KGRAPH_PACK_X) == 0) return QN_OK;
     TRY(fixture_pack(d, g, layer, KGRAPH_PACK_X, &s->normed));
-    if ((cuts & KGRAPH_SUM_SQUARES) == 0 || kind == OP_SPLITK_SUM) return QN_OK;
+    if ((cuts & KGRAPH_SUM_SQUARES) == 0 || kind == OP_SPLITK_SUM || kind == OP_EXPERT_SUM)
+        return QN_OK;
     in[0] = s->squares;
     TRY(kgraph_op(d, g, OP_SUM_SQUARES, layer, in, out));
     s->squares = out[0];
@@ -119,9 +121,56 @@ static inline int fixture_norm(struct diag *d, struct kgraph *g, const struct fi
     return ahead ? QN_OK : fixture_weight(d, g, name, g->spec.hidden, 0, norm);
 }
 
-/* The experts of a layer; what all tokens have beside them, if there is such, after ROUTE. */
+/* What all tokens have beside a layer's experts; unchanged: nothing. */
+static inline int fixture_shared(struct diag *d, struct kgraph *g, int layer,
+                                 const struct fixture_names *n, uint32_t cuts,
+                                 const struct fixture_stream *s, int32_t *shared) {
+    const uint64_t H = g->spec.hidden, width = g->spec.experts.shared_width;
+    int32_t out[OP_MAX_OUT], mlp[7] = {0, 0, 0, 0, NO_TENSOR, NO_TENSOR, NO_TENSOR};
+    if (width == 0) return QN_OK;
+    TRY(fixture_norm(d, g, s, n->norm2, &mlp[MLP_X], &mlp[MLP_NORM], &mlp[MLP_SQUARES]));
+    TRY(fixture_weight(d, g, n->wg, width, H, &mlp[MLP_WG]));
+    TRY(fixture_weight(d, g, n->wu, width, H, &mlp[MLP_WU]));
+    TRY(kgraph_op(d, g, OP_GATED_MLP, layer, mlp, out));
+    int32_t linear[5] = {out[0], NO_TENSOR, NO_TENSOR, NO_TENSOR, NO_TENSOR};
+    TRY(fixture_pack(d, g, layer, cuts & KGRAPH_PACK_H, &linear[LINEAR_A]));
+    TRY(fixture_weight(d, g, n->wd, H, width, &linear[LINEAR_W]));
+    TRY(kgraph_op(d, g, OP_LINEAR, layer, linear, out));
+    *shared = out[0];
+    return QN_OK;
+}
+
+/* The experts of a layer as operators of many rows. logits: the router's; next: the next norm. */
+static inline int fixture_grouped(struct diag *d, struct kgraph *g, int layer,
+                                  const struct fixture_names *n, uint32_t cuts, int32_t logits,
+                                  const char *next, struct fixture_stream *s) {
+    const struct experts_spec *e = &g->spec.experts;
+    const uint64_t H = g->spec.hidden;
+    int32_t top[OP_MAX_OUT], route[OP_MAX_OUT], out[OP_MAX_OUT];
+    int32_t sum[5] = {NO_TENSOR, NO_TENSOR, NO_TENSOR, s->x};
+    TRY(kgraph_op(d, g, OP_ROUTE_TOP_K, layer, &logits, top));
+    TRY(kgraph_op(d, g, OP_ROUTE_LIST, layer, &top[TOP_K_OUT_IDS], route));
+    TRY(fixture_shared(d, g, layer, n, cuts, s, &sum[EXPERT_SHARED]));
+    int32_t gather[3] = {s->x, NO_TENSOR, route[ROUTE_OUT_SLOTS]};
+    TRY(fixture_weight(d, g, n->norm2, H, 0, &gather[GATHER_NORM]));
+    TRY(kgraph_op(d, g, OP_EXPERT_GATHER, layer, gather, out));
+    int32_t up[5] = {out[GATHER_OUT_ROWS], out[GATHER_OUT_SQUARES], route[ROUTE_OUT_LIST]};
+    TRY(kgraph_weight_stacked(d, g, n->eg, e->n, DTYPE_BF16, e->width, 1, H, &up[GROUPED_UP_WG]));
+    TRY(kgraph_weight_stacked(d, g, n->eu, e->n, DTYPE_BF16, e->width, 1, H, &up[GROUPED_UP_WU]));
+    TRY(kgraph_op(d, g, OP_GROUPED_GATE_UP, layer, up, out));
+    int32_t down[4] = {out[0], route[ROUTE_OUT_LIST], route[ROUTE_OUT_SLOTS]};
+    TRY(kgraph_weight_stacked(d, g, n->ed, e->n, DTYPE_BF16, H, 1, e->width,
+                              &down[GROUPED_DOWN_WD]));
+    TRY(kgraph_op(d, g, OP_GROUPED_DOWN, layer, down, out));
+    sum[EXPERT_PARTS] = out[0];
+    sum[EXPERT_WEIGHT] = top[TOP_K_OUT_WEIGHT];
+    return fixture_stream(d, g, OP_EXPERT_SUM, layer, cuts, next, sum, s);
+}
+
+/* The experts of a layer. What all tokens have beside them, if there is such, comes after ROUTE. */
 static inline int fixture_experts(struct diag *d, struct kgraph *g, int layer,
-                                  const struct fixture_names *n, struct fixture_stream *s) {
+                                  const struct fixture_names *n, uint32_t cuts, const char *next,
+                                  struct fixture_stream *s) {
     const struct experts_spec *e = &g->spec.experts;
     const uint64_t H = g->spec.hidden;
     int32_t out[OP_MAX_OUT], route[OP_MAX_OUT], shared = NO_TENSOR, norm;
@@ -129,17 +178,9 @@ static inline int fixture_experts(struct diag *d, struct kgraph *g, int layer,
     int32_t router[3] = {s->x, norm};
     TRY(fixture_weight(d, g, n->router, e->n + e->shared_gate, H, &router[ROUTER_W]));
     TRY(kgraph_op(d, g, OP_ROUTER, layer, router, out));
+    if (cuts & KGRAPH_GROUP) return fixture_grouped(d, g, layer, n, cuts, out[0], next, s);
     TRY(kgraph_op(d, g, OP_ROUTE, layer, out, route));
-    if (e->shared_width != 0) {
-        int32_t mlp[7] = {s->x, norm, 0, 0, NO_TENSOR, NO_TENSOR, NO_TENSOR};
-        TRY(fixture_weight(d, g, n->wg, e->shared_width, H, &mlp[MLP_WG]));
-        TRY(fixture_weight(d, g, n->wu, e->shared_width, H, &mlp[MLP_WU]));
-        TRY(kgraph_op(d, g, OP_GATED_MLP, layer, mlp, out));
-        int32_t linear[5] = {out[0], NO_TENSOR, NO_TENSOR, NO_TENSOR, NO_TENSOR};
-        TRY(fixture_weight(d, g, n->wd, H, e->shared_width, &linear[LINEAR_W]));
-        TRY(kgraph_op(d, g, OP_LINEAR, layer, linear, out));
-        shared = out[0];
-    }
+    TRY(fixture_shared(d, g, layer, n, cuts, s, &shared));
     int32_t up[6] = {s->x, norm, route[ROUTE_OUT_LIST], route[ROUTE_OUT_SLOTS]};
     TRY(kgraph_weight_stacked(d, g, n->eg, e->n, DTYPE_BF16, e->width, 1, H, &up[GATE_UP_WG]));
     TRY(kgraph_weight_stacked(d, g, n->eu, e->n, DTYPE_BF16, e->width, 1, H, &up[GATE_UP_WU]));
@@ -254,7 +295,8 @@ static inline int fixture_layer(struct diag *d, struct kgraph *g, int layer, uin
     TRY(fixture_pack(d, g, layer, cuts & KGRAPH_PACK_O, &linear[LINEAR_A]));
     TRY(fixture_weight(d, g, n.wo, H, O, &linear[LINEAR_W]));
     TRY(fixture_stream(d, g, OP_LINEAR, layer, cuts, n.norm2, linear, s));
-    if (spec_is_sparse(spec, (uint32_t)layer)) return fixture_experts(d, g, layer, &n, s);
+    if (spec_is_sparse(spec, (uint32_t)layer))
+        return fixture_experts(d, g, layer, &n, cuts, next.norm, s);
     int32_t mlp[7] = {NO_TENSOR, NO_TENSOR, NO_TENSOR, NO_TENSOR, NO_TENSOR, NO_TENSOR};
     TRY(fixture_norm(d, g, s, n.norm2, &mlp[MLP_X], &mlp[MLP_NORM], &mlp[MLP_SQUARES]));
     const char *const both[2] = {n.wg, n.wu};

@@ -443,6 +443,7 @@ static struct prog_header *compile(struct fixture *f, const struct model_spec *s
                : o->device.n_workers % 2 == 0 ? FIXTURE_FEW
                                               : FIXTURE_WHOLE;
     if (spec_is_latent(spec)) cuts = latent_cuts(n_rows);
+    if (spec->experts.n != 0 && n_rows == PACK_ROWS) cuts = FIXTURE_GROUP;
     if (n_rows == 6) cuts |= FIXTURE_BANDS;
     assert_int_equal(fixture_graph(&d, &f->kernel, cuts), QN_OK);
     for (int i = 0; i < N_TASK_STAGES; i++) {
@@ -539,12 +540,12 @@ static void every_harmful_mutation_is_caught(void **state) {
         if (i == 3) o_latents.tiles[OP_LATENT_HEADS].row_tiles = 2;
         mutate(&latents, i % 3 == 0 ? 6 : 1, &o_latents, counts);
     }
-    for (uint32_t i = 0; i < 4; i++) { /* a list that an operator of the iteration writes */
+    for (uint32_t i = 0; i < 6; i++) { /* a list that an operator of the iteration writes */
         const struct model_spec experts = of_experts(i % 2 == 1);
         struct task_options by_list = {.device.n_workers = 2 + i, .tasks_per_worker = 1};
         if (i >= 2) by_list.launch = LAUNCH_ALL_AOT;
         if (i == 3) by_list.tiles[OP_EXPERT_DOWN].row_tiles = 2;
-        mutate(&experts, i < 2 ? 2 : 6, &by_list, counts);
+        mutate(&experts, i < 2 ? 2 : i < 4 ? 6 : PACK_ROWS, &by_list, counts);
     }
     uint32_t killed = 0, missed = 0;
     print_message("%-30s %8s %8s %8s %8s\n", "mutation", "killed", "cautious", "harmless",
