@@ -95,6 +95,8 @@
 #define ORDER_code_up_gather        o720
 #define ORDER_up_run_sets           o725
 #define ORDER_code_down_gather      o730
+#define ORDER_run_expert_gather     o733
+#define ORDER_run_expert_sum        o736
 #define ORDER_code_latent_heads     o740
 #define ORDER_code_latent_pages     o745
 #define ORDER_code_latent           o750

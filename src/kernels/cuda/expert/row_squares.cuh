@@ -1,4 +1,5 @@
-/* row_squares.cuh - 1 / rms of a row of x, for ROUTER and EXPERT_GATE_UP.
+/* row_squares.cuh - 1 / rms of a row of x, for ROUTER and EXPERT_GATE_UP; the sum of its squares,
+ * for EXPERT_GATHER.
  *
  * The squares have one order of additions, with one token row or many: a tree over one float4 of
  * each lane for half a k-tile, then the two halves of a k-tile, then k-tiles in order. */
@@ -28,10 +29,17 @@ DEV float half_squares_by_eights(const float squares[4]) {
     return sum + __shfl_xor_sync(~0u, sum, 2);
 }
 
+/* Adds the halves of k-tile t to the sum of the k-tiles before it. */
+DEV float halves_add(float sum, uint32_t t, float lo, float hi) {
+    const float tile = lo + hi;
+    return t == 0 ? tile : sum + tile;
+}
+
 DEV float halves_inverse_rms(const float *halves) {
-    float sum = halves[0] + halves[1];
+    float sum = 0;
 #pragma unroll
-    for (uint32_t t = 1; t < ROW_TILES; t++) sum += halves[2 * t] + halves[2 * t + 1];
+    for (uint32_t t = 0; t < ROW_TILES; t++)
+        sum = halves_add(sum, t, halves[2 * t], halves[2 * t + 1]);
     return inverse_rms_of(sum);
 }
 

@@ -68,6 +68,11 @@ enum {
     SUM_WHOLE = QN_HIDDEN % (SUM_AT_ONCE * SUM_STEP) == 0, /* all threads have columns */
 };
 
+/* Where the thread reads for columns from k on: there, or the row's last columns. */
+DEV uint32_t sum_column(uint32_t k) {
+    return SUM_WHOLE ? k : min(k, QN_HIDDEN - 4u);
+}
+
 /* Stores columns [k, k + 4). */
 DEV void sum_store(const struct cuda_task *task, uint32_t row, uint32_t k, float4 v, float4 norm) {
     store4_plain((float *)task->out + (uint64_t)row * QN_HIDDEN + k, v);
@@ -78,7 +83,21 @@ DEV void sum_store(const struct cuda_task *task, uint32_t row, uint32_t k, float
         store4_plain((float *)task->out2 + (uint64_t)row * QN_HIDDEN + k, n);
 }
 
-/* Squares are added in the order of squares.cuh. Tasks have a row, or a few. */
+/* Stores a row's sum of squares. sum: of the thread's columns. They are added in the order of
+ * squares.cuh. */
+DEV void sum_squares_put(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
+                         float sum) {
+#pragma unroll
+    for (int d = 4; d < 32; d *= 2) sum += __shfl_xor_sync(~0u, sum, d);
+    if (c->lane == 0) SHARED->warp_sum[c->warp] = sum;
+    sync_compute();
+    if (c->thread == 0) {
+        for (uint32_t w = 1; w < WARPS; w++) sum += SHARED->warp_sum[w];
+        store_plain((float *)task->more2 + row, sum);
+    }
+}
+
+/* Tasks have a row, or a few. */
 CODE(void, run_splitk_sum, const struct cuda_task *task) {
     const struct warp_context c = context_of(&SHARED->args, threadIdx.x, 0, 0);
     const uint32_t end = min(task->row1, SHARED->batch.rows.n_rows);
@@ -91,9 +110,7 @@ CODE(void, run_splitk_sum, const struct cuda_task *task) {
             struct sum_terms terms[SUM_AT_ONCE];
 #pragma unroll
             for (int i = 0; i < SUM_AT_ONCE; i++)
-                terms[i] = terms_ask(task, row,
-                                     SUM_WHOLE ? first + i * SUM_STEP
-                                               : min(first + i * SUM_STEP, QN_HIDDEN - 4u));
+                terms[i] = terms_ask(task, row, sum_column(first + i * SUM_STEP));
 #pragma unroll
             for (int i = 0; i < SUM_AT_ONCE; i++) {
                 const uint32_t k = first + i * SUM_STEP;
@@ -104,14 +121,7 @@ CODE(void, run_splitk_sum, const struct cuda_task *task) {
             }
         }
         if (row + 1 == end && c.thread == 32) lease_opens(); /* the last reads have arrived */
-#pragma unroll
-        for (int d = 4; d < 32; d *= 2) sum += __shfl_xor_sync(~0u, sum, d);
-        if (c.lane == 0) SHARED->warp_sum[c.warp] = sum;
-        sync_compute();
-        if (c.thread == 0) {
-            for (uint32_t w = 1; w < WARPS; w++) sum += SHARED->warp_sum[w];
-            store_plain((float *)task->more2 + row, sum);
-        }
+        sum_squares_put(&c, task, row, sum);
         if (row + 1 < end) sync_compute();
     }
 }
