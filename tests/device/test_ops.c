@@ -91,11 +91,11 @@ static const struct shape shapes[] = {
      SPEC(.hidden = 336, .intermediate = 64, .vocab = 64, .n_heads = 1, .n_kv_heads = 1,
           .head_dim = 64, .weight_dtype = DTYPE_F16,
           .experts = {.n = 5, .top_k = 4, .width = 41, .shared_width = 8, .shared_gate = 1})},
-    /* Windows of ROUTE and ROUTE_LIST that hold three rows; more experts than threads. */
+    /* Windows of ROUTE and ROUTE_LIST that hold six rows; more experts than threads. */
     {"of_1000_experts", ROUTES,
      SPEC(.hidden = 64, .intermediate = 64, .vocab = 64, .n_heads = 1, .n_kv_heads = 1,
           .head_dim = 64, .weight_dtype = DTYPE_BF16,
-          .experts = {.n = 1000, .top_k = 200, .width = 8, .normed = 1})},
+          .experts = {.n = 1000, .top_k = 100, .width = 8, .normed = 1})},
     /* The layer's window is the descriptor's: another layer has none. */
     {"d64_kv2_mixed", ATTENTION | HEAD_TILES,
      SPEC_OF(2, .hidden = 64, .intermediate = 64, .vocab = 64, .n_heads = 6, .n_kv_heads = 2,

@@ -89,6 +89,7 @@
 #define ORDER_unit_find             o660
 #define ORDER_code_router_row       o670
 #define ORDER_code_route            o680
+#define ORDER_code_route_list       o685
 #define ORDER_code_up_row           o690
 #define ORDER_code_down_row         o700
 #define ORDER_code_router_rows      o710

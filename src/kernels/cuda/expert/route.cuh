@@ -19,13 +19,19 @@
  *                      +   of the scan [2][WARPS] u32
  *                      +   an expert's slots [WARPS][ROUTE_PITCH] u16: how many the warp has; then
  *                          the place of its next one, from the expert's first slot on
- *                      +   windows [WARPS][ROUTE_WINDOW][QN_TOP_K] u16
+ *                      +   windows [WARPS][ROUTE_WINDOW][QN_TOP_K] route_id
  */
 #ifndef QN_CUDA_EXPERT_ROUTE_CUH
 #define QN_CUDA_EXPERT_ROUTE_CUH
 
 #include "kernels/cuda/data/kv.cuh"
 #include "kernels/cuda/expert/expert_list.cuh"
+
+#if QN_EXPERTS <= 256
+typedef uint8_t route_id;
+#else
+typedef uint16_t route_id;
+#endif
 
 enum {
     ROUTE_EACH = (QN_EXPERTS + 31) / 32, /* experts of a lane */
@@ -34,9 +40,11 @@ enum {
     /* More rows. */
     ROUTE_PITCH = (QN_EXPERTS + 1) / 2 * 2,
     ROUTE_FIXED_BYTES = QN_EXPERTS * 4 + 2 * WARPS * 4 + WARPS * ROUTE_PITCH * 2,
-    ROUTE_WINDOW = (SCRATCH_BYTES - ROUTE_FIXED_BYTES) / (2 * WARPS * QN_TOP_K), /* rows */
-    ROUTE_LOADS = 16,  /* ids that a lane of ROUTE_LIST loads at once */
-    ROUTE_AT_ONCE = 4, /* ids of a lane whose slots are found at once */
+    ROUTE_ROW_BYTES = (int)sizeof(route_id) * QN_TOP_K,
+    ROUTE_WINDOW = (SCRATCH_BYTES - ROUTE_FIXED_BYTES) / (WARPS * ROUTE_ROW_BYTES), /* rows */
+    ROUTE_LISTED = 1 << 21, /* more than a list has entries; 1 << 11 is more than experts */
+    ROUTE_LOADS = 16,       /* ids that a lane of ROUTE_LIST loads at once */
+    ROUTE_AT_ONCE = 4,      /* ids of a lane whose slots are found at once */
 
     /* Few rows: a lane adds up ROUTE_OWN experts that follow each other, four to a word. */
     ROUTE_WORDS = (QN_EXPERTS + 127) / 128,
@@ -57,8 +65,8 @@ DEV uint32_t *route_scan(uint32_t which) {
 DEV uint16_t *route_counts(uint32_t warp) {
     return (uint16_t *)(route_scan(2)) + warp * ROUTE_PITCH;
 }
-DEV uint16_t *route_window(uint32_t warp) {
-    return route_counts(WARPS) + warp * (ROUTE_WINDOW * QN_TOP_K);
+DEV route_id *route_window(uint32_t warp) {
+    return (route_id *)route_counts(WARPS) + warp * (ROUTE_WINDOW * QN_TOP_K);
 }
 DEV uint8_t *route_marks(uint32_t row) {
     return (uint8_t *)SCRATCH + row * ROUTE_STRIDE;
@@ -382,7 +390,7 @@ DEV struct route_rows route_rows_in_window(struct route_rows rows) {
  */
 DEV void route_fill_chosen(const struct warp_context *c, const struct cuda_task *task,
                            struct route_rows rows, bool first_pass) {
-    uint16_t *ids = route_window(c->warp);
+    route_id *ids = route_window(c->warp);
 #pragma unroll 1
     for (uint32_t row = rows.row0; row < rows.row1; row++, ids += QN_TOP_K) {
         const struct route_row r = route_choose(task, row, c->lane);
@@ -390,7 +398,7 @@ DEV void route_fill_chosen(const struct warp_context *c, const struct cuda_task 
         route_ranks(r.chosen, c->lane, at);
 #pragma unroll
         for (uint32_t i = 0; i < ROUTE_EACH; i++)
-            if ((r.chosen >> i & 1) != 0) ids[at[i]] = (uint16_t)(c->lane + 32 * i);
+            if ((r.chosen >> i & 1) != 0) ids[at[i]] = (route_id)(c->lane + 32 * i);
         if (first_pass) route_weigh(task, &r, row, c->lane);
     }
 }
@@ -410,7 +418,7 @@ DEV void route_fill_loaded(const struct warp_context *c, const struct cuda_task 
         for (uint32_t u = 0; u < ROUTE_LOADS; u++)
             if (first + 32 * u < n)
                 route_window(c->warp)[first + 32 * u] =
-                    (uint16_t)min(id[u], (uint32_t)QN_EXPERTS - 1);
+                    (route_id)min(id[u], (uint32_t)QN_EXPERTS - 1);
     }
 }
 
@@ -473,7 +481,7 @@ DEV uint32_t route_places(uint32_t expert) {
 
 /* Turns counts into places, and stores the list; all compute threads take part. */
 DEV void route_list(const struct warp_context *c, const struct cuda_task *task) {
-    uint32_t n_slots = 0, n_entries = 0; /* ... and listed experts in n_entries' upper half */
+    uint32_t n_slots = 0, n_entries = 0; /* n_entries: listed experts, too, from ROUTE_LISTED on */
 #pragma unroll 1
     for (uint32_t first = 0; first < QN_EXPERTS; first += COMPUTE_THREADS) {
         const uint32_t e = first + c->thread;
@@ -482,8 +490,8 @@ DEV void route_list(const struct warp_context *c, const struct cuda_task *task) 
         uint32_t slot = n_slots + route_sum_before(c, 0, slots, &all_slots);
         const uint32_t end = slot + slots;
         const uint32_t entries =
-            slots == 0 ? 0 : (1u << 16) + ceil_div(slot % PACK_ROWS + slots, EXPERT_STRETCH);
-        uint32_t at = (n_entries + route_sum_before(c, 1, entries, &all_entries)) & 0xffff;
+            slots == 0 ? 0 : ROUTE_LISTED + ceil_div(slot % PACK_ROWS + slots, EXPERT_STRETCH);
+        uint32_t at = (n_entries + route_sum_before(c, 1, entries, &all_entries)) % ROUTE_LISTED;
         if (e < QN_EXPERTS) route_first()[e] = slot;
         for (uint32_t next; slot < end; slot = next) {
             next = expert_entry_end(slot, end);
@@ -493,8 +501,8 @@ DEV void route_list(const struct warp_context *c, const struct cuda_task *task) 
         n_entries += all_entries;
         sync_compute(); /* the scan's words are read; the places are there */
     }
-    route_end(task, n_entries & 0xffff, c->thread, COMPUTE_THREADS);
-    if (c->thread == 0) route_note_reads(n_entries >> 16);
+    route_end(task, n_entries % ROUTE_LISTED, c->thread, COMPUTE_THREADS);
+    if (c->thread == 0) route_note_reads(n_entries / ROUTE_LISTED);
 }
 
 /* Stores the slot of row_place (row * QN_TOP_K + i), whose expert is `id`: the warp's next one of
