@@ -561,6 +561,9 @@ CODE(void, role_control, void) {
 // check_kernels: function code_up_gather spills 200
 // check_kernels: function code_up_gather spills 232 on qwen3-30b-a3b
 // check_kernels: function code_down spills 8
+// check_kernels: function run_expert_gather spills 0
+// check_kernels: function run_expert_sum spills 0
+// check_kernels: function run_splitk_sum spills 0
 // check_kernels: function step_items spills 80 on qwen3-30b-a3b
 // check_kernels: function packed_next spills 12 on qwen3-30b-a3b
 // check_kernels: function tile_finish spills 8 on qwen3-30b-a3b
