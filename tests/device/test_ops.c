@@ -86,11 +86,12 @@ static const struct shape shapes[] = {
                       .shared_width = 8,
                       .groups = 13,
                       .top_groups = 2})},
-    /* Most rows have most experts, so that an expert has more slots than a tile has rows. */
-    {"of_5_experts", GROUPED,
+    /* A row has most experts: more than EXPERT_SUM adds at once, and an expert has more slots than
+     * a tile has rows. */
+    {"of_10_experts", GROUPED,
      SPEC(.hidden = 336, .intermediate = 64, .vocab = 64, .n_heads = 1, .n_kv_heads = 1,
           .head_dim = 64, .weight_dtype = DTYPE_F16,
-          .experts = {.n = 5, .top_k = 4, .width = 41, .shared_width = 8, .shared_gate = 1})},
+          .experts = {.n = 10, .top_k = 9, .width = 41, .shared_width = 8, .shared_gate = 1})},
     /* Windows of ROUTE and ROUTE_LIST that hold six rows; more experts than threads. */
     {"of_1000_experts", ROUTES,
      SPEC(.hidden = 64, .intermediate = 64, .vocab = 64, .n_heads = 1, .n_kv_heads = 1,
