@@ -40,9 +40,9 @@ struct plan_choice {
 
 struct plan_variant {
     uint32_t n_rows, context;
-    bool decode_only; /* each of its rows is another request's */
-    uint32_t cuts;    /* enum kgraph_cut */
-    const char *why;  /* why there is such a variant */
+    bool decode_only;                                   /* each of its rows is another request's */
+    uint32_t cuts;                                      /* enum kgraph_cut */
+    const char *why;                                    /* why there is such a variant */
     struct plan_choice attention, qkv, linear, experts; /* experts.n 0: there are none */
 };
 

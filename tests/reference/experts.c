@@ -109,7 +109,7 @@ static bool fill_slots(struct reference *r, const struct kop *op, int32_t tensor
     if (!squares && tensor != find(op, "h") && tensor != find(op, "rows")) return false;
     struct reference_tensor *h = reference_make(r, tensor, 0, 0);
     for (uint64_t i = 0; i < (uint64_t)r->n_rows * op->attrs.top_k * h->cols; i++)
-        h->at[i] = squares ? 1 + fmod(scrambled(i), 16) : fmod(scrambled(i), 17) / 8 - 1;
+        h->at[i] = squares ? 16 * (1 + fmod(scrambled(i), 16)) : fmod(scrambled(i), 17) / 8 - 1;
     return true;
 }
 
