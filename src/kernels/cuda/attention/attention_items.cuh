@@ -191,19 +191,24 @@ DEV uint32_t latent_row_items(const struct block_shared *b, uint32_t kind, uint3
     return HEAD_STEPS * (kind == OP_ATTENTION_SPLIT ? row_pieces(b, window, row, &first) : 1);
 }
 
-/* A task's items: [first, end) of all. */
+/* A task's items: `first`, and every `step`-th one after it that is below `end`. Of ATTENTION, a task
+ * has every n-th item, n being the number of tasks: the later a row of a prompt, the longer its
+ * context. Of ATTENTION_SPLIT, whose items are alike, its items follow each other. */
 struct latent_slice {
-    uint32_t first, end;
+    uint32_t first, end, step;
 };
 DEV struct latent_slice latent_slice_of(const struct block_shared *b, uint32_t kind,
                                         uint32_t window, uint32_t unit0, uint32_t unit1) {
     const uint32_t n_rows = b->batch.rows.n_rows;
-    uint32_t n = kind == OP_ATTENTION_SPLIT ? 0 : n_rows * HEAD_STEPS;
+    uint32_t n = 0;
     uint64_t from, to;
-    for (uint32_t row = 0; kind == OP_ATTENTION_SPLIT && row < n_rows; row++)
-        n += latent_row_items(b, kind, window, row);
+    if (kind != OP_ATTENTION_SPLIT) {
+        n = n_rows * HEAD_STEPS;
+        return {min(unit0, n), n, unit1};
+    }
+    for (uint32_t row = 0; row < n_rows; row++) n += latent_row_items(b, kind, window, row);
     prog_slice(n, unit0, unit1, &from, &to);
-    return {(uint32_t)from, (uint32_t)to};
+    return {(uint32_t)from, (uint32_t)to, 1};
 }
 
 /* An item's row, its piece among those that the row sees, its step of heads. */

@@ -311,7 +311,8 @@ DEV bool run_attention_latent(struct warp_context *c, const struct cuda_task *ta
 #pragma unroll 1
     for (;;) {
         latent_run(c, task, &w, &held);
-        if (++i >= slice.end) break;
+        i += slice.step;
+        if (i >= slice.end) break;
         w = latent_item_of(task, i);
     }
     lease_give(c);
