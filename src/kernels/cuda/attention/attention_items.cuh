@@ -191,9 +191,9 @@ DEV uint32_t latent_row_items(const struct block_shared *b, uint32_t kind, uint3
     return HEAD_STEPS * (kind == OP_ATTENTION_SPLIT ? row_pieces(b, window, row, &first) : 1);
 }
 
-/* A task's items: `first`, and every `step`-th one after it that is below `end`. Of ATTENTION, a task
- * has every n-th item, n being the number of tasks: the later a row of a prompt, the longer its
- * context. Of ATTENTION_SPLIT, whose items are alike, its items follow each other. */
+/* A task's items: `first`, and every `step`-th one after it that is below `end`. Of ATTENTION, a
+ * task has every n-th item, n being the number of tasks: the later a row of a prompt, the longer
+ * its context. Of ATTENTION_SPLIT, whose items are alike, its items follow each other. */
 struct latent_slice {
     uint32_t first, end, step;
 };

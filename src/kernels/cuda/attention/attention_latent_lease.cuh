@@ -32,7 +32,7 @@ struct latent_item {
 DEV struct latent_item latent_item_of(const struct cuda_task *task, uint32_t i) {
     const struct latent_place at = latent_place_at(SHARED, task->kind, task_window(task), i);
     struct latent_item w = {};
-    uint32_t row = at.row;
+    const uint32_t row = at.row;
     w.row = row;
     w.step = at.step;
     w.slot = row_slot(SHARED, row);
@@ -41,8 +41,7 @@ DEV struct latent_item latent_item_of(const struct cuda_task *task, uint32_t i) 
     w.piece = w.sees.lo / ATTENTION_PIECE + at.piece;
     w.piece_end =
         task->kind == OP_ATTENTION_SPLIT ? w.piece + 1 : (w.sees.hi - 1) / ATTENTION_PIECE + 1;
-    while (row > 0 && row_slot(SHARED, row - 1) == w.slot) row--;
-    w.fresh = row_position(SHARED, row);
+    w.fresh = row_position(SHARED, row_first(SHARED, w.slot, row));
     return w;
 }
 
@@ -160,18 +159,17 @@ DEV void latent_clear(const struct warp_context *c, const struct latent_item *w,
 /* The content of the lease: all positions of the part at `first` below `end` that the row sees. */
 struct latent_held {
     uint32_t row, first, end;
-    uint32_t own_row; /* of this part: latent_own_row */
-    uint32_t asked;   /* a bit for each ask that was not awaited */
+    uint32_t own_row, next_row; /* of this part and of the next one: latent_own_row */
+    uint32_t asked;             /* a bit for each ask that was not awaited */
 };
 
-/* Requests a part's positions below `end` and clears unseen ones. */
+/* Requests a part's positions below `end` and clears unseen ones. own_row: of the part. */
 DEV struct latent_held latent_begin(const struct warp_context *c, const struct cuda_task *task,
-                                    const struct latent_item *w, uint32_t first, uint32_t end) {
-    const uint32_t own_row = latent_own_row(w, first);
-    page_copy_fence(); /* other blocks stored what bulk copies will read */
+                                    const struct latent_item *w, uint32_t first, uint32_t end,
+                                    uint32_t own_row) {
     latent_ask(task, w, first, first, end, own_row, LATENT_AHEAD);
     latent_clear(c, w, first);
-    return {w->row, first, end, own_row, 1 << LATENT_AHEAD};
+    return {w->row, first, end, own_row, 0, 1 << LATENT_AHEAD};
 }
 
 /* The first position of the item's first part. */
@@ -183,7 +181,9 @@ DEV uint32_t latent_first(const struct latent_item *w) {
 DEV struct latent_held latent_ahead(const struct warp_context *c, const struct cuda_task *task,
                                     const struct latent_item *w) {
     const uint32_t first = latent_first(w);
-    return latent_begin(c, task, w, first, max(min(w->fresh, first + LATENT_PART), first));
+    page_copy_fence(); /* other blocks stored what bulk copies will read */
+    return latent_begin(c, task, w, first, max(min(w->fresh, first + LATENT_PART), first),
+                        latent_own_row(w, first));
 }
 
 /* Requests the missing positions of the part at `at`. */
@@ -191,9 +191,9 @@ DEV void latent_rest(const struct warp_context *c, const struct cuda_task *task,
                      const struct latent_item *w, uint32_t at, struct latent_held *held) {
     const uint32_t end = min(w->sees.hi, at + LATENT_PART);
     if (held->row != w->row || held->first != at) {
-        *held = latent_begin(c, task, w, at, end);
+        const bool known = held->row == w->row && held->first + LATENT_PART == at;
+        *held = latent_begin(c, task, w, at, end, known ? held->next_row : latent_own_row(w, at));
     } else if (held->end < end) {
-        page_copy_fence();
         latent_ask(task, w, at, held->end, end, held->own_row, LATENT_REST);
         held->end = end;
         held->asked |= 1 << LATENT_REST;
@@ -237,6 +237,7 @@ DEV void latent_piece(const struct warp_context *c, const struct cuda_task *task
         if (at >= w->sees.hi) break;
         if (at + LATENT_PART <= w->sees.lo) continue;
         latent_rest(c, task, w, at, held);
+        held->next_row = latent_own_row(w, at + LATENT_PART);
         latent_arrive(held);
         latent_weigh<false>(c, w->sees, at, most);
         if (LATENT_PART == ATTENTION_PIECE) {
@@ -292,7 +293,7 @@ DEV void latent_run(const struct warp_context *c, const struct cuda_task *task,
 /* A slice without items takes no lease, and the loader sends no pages for it. False: the launch
  * ends. */
 DEV bool run_attention_latent(struct warp_context *c, const struct cuda_task *task) {
-    struct latent_held held = {~0u, 0, 0, 0, 0};
+    struct latent_held held = {~0u, 0, 0, 0, 0, 0};
     struct latent_item w = {};
     const struct latent_slice slice =
         latent_slice_of(SHARED, task->kind, task_window(task), task->unit0, task->unit1);
@@ -308,6 +309,7 @@ DEV bool run_attention_latent(struct warp_context *c, const struct cuda_task *ta
     }
     if (c->thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
     if (i >= slice.end) return true;
+    page_copy_fence(); /* as in latent_ahead */
 #pragma unroll 1
     for (;;) {
         latent_run(c, task, &w, &held);
