@@ -385,8 +385,7 @@ static int fill_beyond(struct diag *d, struct filler *f, struct arena *arena,
 
 /* Sets the row blocks of its image that a task reads, [block0, block1). LINEAR_SPLITK numbers its
  * row blocks on from part to part, EXPERT_DOWN within one expert; of GROUPED_*, a task has all row
- * blocks of an expert. The LM head's last unit may lack
- * rows, but no row blocks. */
+ * blocks of an expert. The LM head's last unit may lack rows, but no row blocks. */
 static void fill_blocks(const struct filler *f, const struct prog_op *op, const struct op_map *map,
                         struct cuda_task *t) {
     struct prog_weight_rows rows[OP_MAX_IN];

@@ -79,14 +79,16 @@ DEV struct grouped_tile grouped_first(const struct grouped_walk *w) {
 
 /* The tile after a tile of the task; `there` false: there is none. */
 DEV struct grouped_tile grouped_next(const struct grouped_walk *w, const struct grouped_tile *t) {
-    struct grouped_tile next = *t;
-    if (t->there) return grouped_tile_at(w, t->number + w->step);
-    return next;
+    return t->there ? grouped_tile_at(w, t->number + w->step) : *t;
 }
 
-/* packed[].block of a grouped tile: its number, and whether the task has it. packed[].row: its
- * first row, and its slots to store from there on. */
+/* Between tiles a warp keeps a tile in two words. packed[].block has its number, and whether the
+ * task has it; packed[].row has its first row, and its slots to store from there on. */
 enum : uint32_t { GROUPED_VOID = 1u << 31 };
+DEV uint32_t grouped_word(const struct grouped_tile *t) {
+    return t->number | (t->there ? 0 : GROUPED_VOID);
+}
+/* The tile's first row block. */
 DEV uint32_t grouped_block(const struct cuda_task *task, uint32_t word) {
     return (word & ~GROUPED_VOID) % ceil_div(task->block1, (uint32_t)GROUPED_BLOCKS) *
            GROUPED_BLOCKS;

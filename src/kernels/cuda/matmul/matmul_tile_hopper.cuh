@@ -144,7 +144,7 @@ DEV uint32_t grouped_enter(const struct warp_context *c, const struct cuda_task 
     const struct row_tile t = row_tile_of(w, tile, task->k_tiles);
     __syncwarp(); /* all lanes are done with the tile before */
     if (c->lane == 0) {
-        SHARED->packed[c->warp].block = tile->number | (tile->there ? 0 : GROUPED_VOID);
+        SHARED->packed[c->warp].block = grouped_word(tile);
         SHARED->packed[c->warp].row = grouped_rows_word(tile);
         SHARED->packed[c->warp].sums = sums_of(task, &t);
     }
