@@ -40,6 +40,7 @@ enum {
     STACK_BYTES = 256 << 10,
     COLORS = 512,
     LINE_BYTES = 64,
+    STACK_LINES = 4,
     WARP = 32,
     N_NAMED = 16,
     N_PARKS = 16,
@@ -211,11 +212,14 @@ static void make_warp_ready(struct machine *m, struct queue *q) {
     q->first = NULL;
 }
 
-/* The thread that comes next will have its stack in the cache, the one after it what says where. */
+/* The thread that comes next will have its stack in the cache, the one after it what says where:
+ * the second line of its two. */
 static void fetch_next(const struct thread *t) {
     if (t == NULL) return;
-    __builtin_prefetch(t->sp);
-    __builtin_prefetch(t->next);
+    for (uint32_t line = 0; line < STACK_LINES; line++)
+        __builtin_prefetch((const char *)t->sp + line * LINE_BYTES);
+    __builtin_prefetch(t);
+    if (t->next) __builtin_prefetch(&t->next->sp);
 }
 
 /* Whoever ran goes on later, from *save on; the first that is ready goes on now. */
