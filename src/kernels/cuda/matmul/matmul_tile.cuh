@@ -289,7 +289,7 @@ DEV void tile_park(const struct warp_context *c, const float total[WB][WO][4],
 /* Whether results are multiplied by 1 / rms of their tokens. */
 DEV bool tile_is_normed(const struct cuda_task *task) {
     return task->kind != OP_LINEAR && task->kind != OP_LINEAR_SPLITK &&
-           task->kind != OP_GROUPED_DOWN;
+           !(GROUPED_TILES && task->kind == OP_GROUPED_DOWN);
 }
 
 /* 1 / rms of the tile's tokens from `row` on, for tile_norm_of. To be called between barriers. A

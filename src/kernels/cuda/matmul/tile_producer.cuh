@@ -58,7 +58,7 @@ struct ask_stream {
     const char *from; /* the next bytes to request */
     uint64_t base;    /* address of the operand */
     struct row_tile tile;
-    uint32_t row, row_end, partial, part; /* row_end: of the task; of grouped tiles, of the tile */
+    uint32_t row, partial, part;
     uint32_t page, page_end; /* of weights' row blocks; activations have k-tiles in order of K */
     uint32_t page_step;      /* to the next page of the partial sum */
     uint32_t slot;           /* that the next bytes go to */
@@ -66,6 +66,7 @@ struct ask_stream {
     uint32_t block_next;     /* bytes from one row block to the next; activations: 0 */
     uint32_t eight_next;     /* ... from one eight of tokens; weights: 0 */
 #if GROUPED_TILES
+    uint32_t row_end;            /* of a grouped tile */
     struct grouped_tile grouped; /* the tile after this one: it is looked up while the task cannot
                                   * be done */
 #endif
@@ -116,24 +117,27 @@ DEV void stream_enter_grouped(const struct ask_task *t, struct ask_stream *s,
 }
 #endif
 
-/* Goes to the task's next tile, if it has one. */
-DEV void stream_next_tile(const struct ask_task *t, struct ask_stream *s) {
+/* Goes to the next grouped tile, if the task has one. False: its tiles are not grouped. */
+DEV bool stream_next_grouped(const struct ask_task *t, struct ask_stream *s) {
 #if GROUPED_TILES
     if (t->walk.groups != 0) {
         const struct grouped_tile next = s->grouped;
         s->tile.block = t->block1;
         if (next.there) stream_enter_grouped(t, s, &next);
-        return;
+        return true;
     }
 #endif
-    s->partial = s->tile.partial;
-    s->row += t->shape.tokens;
-    if (s->row >= t->end) {
-        stream_enter(t, s, s->tile.end);
-        return;
-    }
-    stream_partial(t, s);
-    stream_find(s);
+    (void)t, (void)s;
+    return false;
+}
+
+/* The end of the tile's rows, if it has not as many as a tile can have. */
+DEV uint32_t stream_row_end(const struct ask_task *t, const struct ask_stream *s) {
+#if GROUPED_TILES
+    if (t->walk.groups != 0) return s->row_end;
+#endif
+    (void)s;
+    return t->end;
 }
 
 DEV struct ask_stream stream_of(const struct ask_task *t, uint64_t base, uint32_t page_step,
@@ -146,7 +150,6 @@ DEV struct ask_stream stream_of(const struct ask_task *t, uint64_t base, uint32_
     s.next = next;
     s.block_next = block_next;
     s.eight_next = eight_next;
-    s.row_end = t->end;
 #if GROUPED_TILES
     if (t->walk.groups != 0) {
         const struct grouped_tile first = grouped_first(&t->walk);
@@ -171,8 +174,13 @@ DEV void stream_step(const struct ask_task *t, struct ask_stream *s, uint32_t sl
         return;
     }
     if (++s->partial == s->tile.partial_end) {
-        stream_next_tile(t, s);
-        return;
+        if (stream_next_grouped(t, s)) return;
+        s->partial = s->tile.partial;
+        s->row += t->shape.tokens;
+        if (s->row >= t->end) {
+            stream_enter(t, s, s->tile.end);
+            return;
+        }
     }
     stream_partial(t, s);
     stream_find(s);
@@ -234,7 +242,7 @@ DEV bool ask_weights(struct ask_task *t, struct ask_stream *s) {
 }
 
 DEV bool ask_activations(struct ask_task *t, struct ask_stream *s) {
-    const uint32_t rows = min(s->row_end - s->row, t->shape.tokens);
+    const uint32_t rows = min(stream_row_end(t, s) - s->row, t->shape.tokens);
     const uint32_t bytes = ceil_div(rows, (uint32_t)PACK_ROWS) * PACKED_PIECE;
     uint64_t *full = ask_begin(t, MAX_W_SLOTS + s->slot, bytes);
     if (full == nullptr) return false;

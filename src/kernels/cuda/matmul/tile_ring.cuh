@@ -152,7 +152,7 @@ DEV struct row_tile row_tile_of(const struct grouped_walk *w, const struct group
 static_assert(SPEC_MAX_HIDDEN / CUDA_PAGE_K < 1 << 9, "k-tiles");
 DEV uint32_t sums_half_of(const struct cuda_task *task) {
     const uint32_t half = partial_half(task->k_tiles);
-    const bool halves = task->kind == OP_LINEAR || task->kind == OP_GROUPED_DOWN;
+    const bool halves = task->kind == OP_LINEAR || (GROUPED_TILES && task->kind == OP_GROUPED_DOWN);
     return halves && half < partial_count(task->k_tiles) ? half : 0;
 }
 DEV uint32_t sums_of(const struct cuda_task *task, const struct row_tile *t) {
