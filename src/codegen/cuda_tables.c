@@ -152,14 +152,6 @@ static const char *check_gate_up(const struct prog_header *p, const struct prog_
     return places > UINT32_MAX ? "fewer experts or token rows" : NULL;
 }
 
-/* GROUPED_GATE_UP, GROUPED_DOWN, EXPERT_SUM. */
-static const char *check_grouped(const struct prog_header *p, const struct prog_op *op) {
-    if (PROG(p, MODEL)->hidden % SQUARES_COLUMNS != 0) return "whole blocks of squares";
-    if (op->kind == OP_GROUPED_GATE_UP && !in_turns(p, op, GROUPED_UP_WG, GROUPED_UP_WU))
-        return "gate and up in turns of eight rows";
-    return NULL;
-}
-
 static const char *check_down(const struct prog_header *p, const struct prog_op *op) {
     if (!is_packed_tensor(tensor_of(p, op->in[DOWN_H]))) return "its activations packed";
     if (op->n_rows > 1 && op->in[DOWN_NEXT] == PROG_NONE)
@@ -218,13 +210,15 @@ static const char *check_op(const struct prog_header *p, const struct prog_op *o
         return "few rows, or rows of different requests";
     if (op->kind == OP_ATTENTION_SPLIT && !spec_is_latent(PROG(p, MODEL)))
         return "heads and attention in one operator (qkv=joined)";
-    if (op->kind == OP_SPLITK_SUM && PROG(p, MODEL)->hidden % SQUARES_COLUMNS != 0)
+    if ((op->kind == OP_SPLITK_SUM || op->kind == OP_EXPERT_SUM) &&
+        PROG(p, MODEL)->hidden % SQUARES_COLUMNS != 0)
         return "whole blocks of squares";
+    if (op->kind == OP_GROUPED_GATE_UP && !in_turns(p, op, GROUPED_UP_WG, GROUPED_UP_WU))
+        return "gate and up in turns of eight rows";
     if ((op->kind == OP_ROUTE || op->kind == OP_ROUTE_LIST) && op->attrs.top_k > CUDA_MOST_TOP_K)
         return "up to 512 experts of a row";
     if (op->kind == OP_EXPERT_GATE_UP) return check_gate_up(p, op);
     if (op->kind == OP_EXPERT_DOWN) return check_down(p, op);
-    if (cuda_is_grouped(op->kind) || op->kind == OP_EXPERT_SUM) return check_grouped(p, op);
     if (!cuda_has_pages(op->kind) || op->kind == OP_ROUTER || is_of_latents(op->kind)) return NULL;
     if (op->kind == OP_GATED_MLP && op->units % 8 != 0) return "a multiple of 8 units";
     if (op->kind == OP_GATED_MLP && emit_mlp_width(p) == 0 && op->units > STAGED_COLUMNS)

@@ -157,6 +157,9 @@ int plan_before(struct diag *d, const qn_engine_params *p, const struct model *m
     if (c->cut_linear && !plan->device.compute.has.wgmma)
         return fail(d, QN_EUNSUPPORTED,
                     "linear: want whole: only Hopper GPUs have kernels of parts");
+    if (c->group_experts && !plan->device.compute.has.wgmma)
+        return fail(d, QN_EUNSUPPORTED,
+                    "moe: want slices or static: only Hopper GPUs have tiles of experts");
     enum dtype kv = (enum dtype)model->spec.weight_dtype;
     if (c->target == TARGET_CUDA && kv == DTYPE_F32) kv = DTYPE_BF16; /* its kernels have no F32 */
     TRY(dtype_of(d, p->kv_cache_dtype, kv, &c->kv_dtype));

@@ -107,8 +107,8 @@ static int build_stream(const struct builder *b, enum op_kind kind, struct opera
     *s = (struct stream){o->out[STREAM_X], o->out[STREAM_NORMED], o->out[STREAM_SQUARES]};
     if (!ahead) return QN_OK;
     TRY(build_pack(b, true, &s->normed));
-    if ((b->cuts & KGRAPH_SUM_SQUARES) == 0 || kind == OP_SPLITK_SUM || kind == OP_EXPERT_SUM)
-        return QN_OK;
+    const bool added = b->g->tensors.items[s->squares].shape[1] == 1;
+    if ((b->cuts & KGRAPH_SUM_SQUARES) == 0 || added) return QN_OK;
     struct operands sum = no_operands();
     sum.in[0] = s->squares;
     TRY(add(b, OP_SUM_SQUARES, &sum));

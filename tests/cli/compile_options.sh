@@ -22,6 +22,6 @@ for o in moe=static moe=static,launch=jit tasks-per-worker=3 events=coarse \
     tile.expert_gate_up=0x7,tile.expert_down=3x2,tile.router=4x3; do
     [ "$(bits $GOLDEN/qwen3-moe $o)" = "$want" ] || die "qwen3-moe: $o gives other bits"
 done
-for o in moe=jit bogus=1 launch=never tile.nothing=1x1 tile.qkv=1 carry-bytes=100 linear=parts workers=alternate workers=2; do
+for o in moe=jit moe=grouped bogus=1 launch=never tile.nothing=1x1 tile.qkv=1 carry-bytes=100 linear=parts workers=alternate workers=2; do
     refused 1 "${o%%=*}" generate --model $TINY --prompt-ids 1 --compile-options $o
 done

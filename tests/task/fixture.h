@@ -103,8 +103,8 @@ static inline int fixture_stream(struct diag *d, struct kgraph *g, enum op_kind 
     *s = (struct fixture_stream){out[STREAM_X], out[STREAM_NORMED], out[STREAM_SQUARES]};
     if ((cuts & KGRAPH_PACK_X) == 0) return QN_OK;
     TRY(fixture_pack(d, g, layer, KGRAPH_PACK_X, &s->normed));
-    if ((cuts & KGRAPH_SUM_SQUARES) == 0 || kind == OP_SPLITK_SUM || kind == OP_EXPERT_SUM)
-        return QN_OK;
+    const bool added = g->tensors.items[s->squares].shape[1] == 1;
+    if ((cuts & KGRAPH_SUM_SQUARES) == 0 || added) return QN_OK;
     in[0] = s->squares;
     TRY(kgraph_op(d, g, OP_SUM_SQUARES, layer, in, out));
     s->squares = out[0];
