@@ -7,6 +7,9 @@
 DEV float4 add4(float4 a, float4 b) {
     return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
 }
+DEV float4 times4(float4 v, float by) {
+    return make_float4(v.x * by, v.y * by, v.z * by, v.w * by);
+}
 DEV float4 mul4(float4 a, float4 b) {
     return make_float4(a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w);
 }

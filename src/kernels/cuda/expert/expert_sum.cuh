@@ -32,16 +32,12 @@ DEV struct expert_parts expert_parts_ask(const struct cuda_task *task, uint32_t 
     return e;
 }
 
-DEV float4 scale4(float4 v, float by) {
-    return make_float4(v.x * by, v.y * by, v.z * by, v.w * by);
-}
-
 /* Adds them to a sum, in order. */
 DEV float4 expert_parts_add(float4 sum, uint32_t first, const struct expert_parts *e) {
 #pragma unroll
     for (uint32_t i = 0; i < EXPERTS_AT_ONCE; i++)
         if (QN_TOP_K % EXPERTS_AT_ONCE == 0 || first + i < QN_TOP_K)
-            sum = add4(sum, scale4(e->part[i], e->weight[i]));
+            sum = add4(sum, times4(e->part[i], e->weight[i]));
     return sum;
 }
 
@@ -76,7 +72,7 @@ DEV float4 expert_terms_sum(const struct cuda_task *task, uint32_t row, uint32_t
         const struct expert_parts more = expert_parts_ask(task, row, k, i);
         sum = expert_parts_add(sum, i, &more);
     }
-    if (task->w != 0) sum = add4(sum, scale4(t->shared, t->gate));
+    if (task->w != 0) sum = add4(sum, times4(t->shared, t->gate));
     return add4(t->residual, sum);
 }
 

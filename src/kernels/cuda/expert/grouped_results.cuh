@@ -8,6 +8,13 @@
 /* Eights of columns of h: those of the row blocks, and all that GROUPED_DOWN multiplies. */
 enum { GROUPED_H_EIGHTS = cuda_k_tiles(QN_EXPERT_WIDTH) * CUDA_PAGE_K / 8 };
 
+/* h of four columns from the sums of gate and up. */
+DEV float4 gated4(float4 gate, float4 up, float inv) {
+    const float4 g = times4(gate, inv), u = times4(up, inv);
+    return make_float4(gated_value(g.x, u.x), gated_value(g.y, u.y), gated_value(g.z, u.z),
+                       gated_value(g.w, u.w));
+}
+
 /* Stores h: a lane has a row block's eight columns of a slot; eight lanes have the eight rows of a
  * piece. Beyond the last row block come zeros. */
 DEV void grouped_up_finish(const struct warp_context *c, const struct cuda_task *task,
@@ -19,23 +26,16 @@ DEV void grouped_up_finish(const struct warp_context *c, const struct cuda_task 
 #pragma unroll 1
         for (uint32_t eight = c->warp; eight < eights; eight += WARPS) {
             const uint32_t block = four + c->lane / 8, at = eight * 8 + c->lane % 8;
+            float4 h[2] = {make_float4(0, 0, 0, 0), make_float4(0, 0, 0, 0)};
             if (block >= all || at < rows.first || at >= rows.end) continue;
-            const float inv = tile_norm_of(t->row + at);
-            uint32_t *to =
-                (uint32_t *)packed_at(task, task->out, t->row + at, (t->block + block) * 8);
 #pragma unroll
             for (int i = 0; i < 2; i++) {
-                float4 h = make_float4(0, 0, 0, 0);
-                if (block < n_blocks) {
-                    const uint32_t column = block * CUDA_PAGE_ROWS + 4 * i;
-                    const float4 g = times4(tile_four(t, at, column), inv);
-                    const float4 u = times4(tile_four(t, at, column + 8), inv);
-                    h = make_float4(gated_value(g.x, u.x), gated_value(g.y, u.y),
-                                    gated_value(g.z, u.z), gated_value(g.w, u.w));
-                }
-                store_word(to + 64 * i, pack_pair<WEIGHT_E>(h.x, h.y));
-                store_word(to + 64 * i + 32, pack_pair<WEIGHT_E>(h.z, h.w));
+                const uint32_t column = block * CUDA_PAGE_ROWS + 4 * i;
+                if (block < n_blocks)
+                    h[i] = gated4(tile_four(t, at, column), tile_four(t, at, column + 8),
+                                  tile_norm_of(t->row + at));
             }
+            packed_store8(task, task->out, t->row + at, (t->block + block) * 8, h[0], h[1]);
         }
 }
 

@@ -381,7 +381,7 @@ DEV struct route_rows route_rows_of(uint32_t warp, uint32_t n_rows) {
     return {first, min(first + each, n_rows)};
 }
 
-/* The first rows of those that fit the warp's window. */
+/* As many of these rows as the warp's window has room for, from the first one on. */
 DEV struct route_rows route_rows_in_window(struct route_rows rows) {
     return {rows.row0, min(rows.row0 + ROUTE_WINDOW, rows.row1)};
 }

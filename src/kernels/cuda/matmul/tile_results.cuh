@@ -104,10 +104,6 @@ DEV struct walk_four walk_four_at(const struct warp_context *c, const struct til
     return f;
 }
 
-DEV float4 times4(float4 v, float by) {
-    return make_float4(v.x * by, v.y * by, v.z * by, v.w * by);
-}
-
 DEV void plain_store4(float *to, float4 v, uint32_t column, uint32_t columns) {
     if (columns % 4 == 0) {
         store4_plain(to, v);
