@@ -119,6 +119,17 @@ static int32_t or_output(const struct kop *op, int32_t tensor) {
     return tensor != NO_TENSOR ? tensor : op->out[0];
 }
 
+void experts_each_slot(struct reference *r, const struct kop *op,
+                       const struct reference_tensor *list,
+                       void (*run)(struct reference *r, const struct kop *op, uint64_t expert,
+                                   uint64_t slot)) {
+    for (uint64_t i = 0; i < list->rows && operand_row(list, i)[EXPERT_ID] >= 0; i++) {
+        const double *entry = operand_row(list, i);
+        for (double slot = entry[EXPERT_FIRST]; slot < entry[EXPERT_END]; slot++)
+            run(r, op, (uint64_t)entry[EXPERT_ID], (uint64_t)slot);
+    }
+}
+
 bool experts_fill(struct reference *r, const struct kop *op, int32_t tensor) {
     const struct op_attrs *a = &op->attrs;
     const int32_t list = find(op, "list"), slots = find(op, "slots");

@@ -20,6 +20,12 @@ void experts_weigh(const struct op_attrs *a, const double *logits, double *weigh
 void experts_list(struct reference *r, const struct op_attrs *a, const double *ids, int32_t list,
                   int32_t slots);
 
+/* Calls run for each slot of the list's entries, in order. */
+void experts_each_slot(struct reference *r, const struct kop *op,
+                       const struct reference_tensor *list,
+                       void (*run)(struct reference *r, const struct kop *op, uint64_t expert,
+                                   uint64_t slot));
+
 /* Fills ids, or the list or the slots, among an operator's inputs with experts that differ from row
  * to row, and h, rows and squares with numbers for all slots that there are; false: the tensor is
  * none of these. For op_test. */

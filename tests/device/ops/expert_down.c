@@ -1,6 +1,5 @@
 /* expert_down.c - the meaning and the forms of EXPERT_DOWN. */
 #include "device/op_test.h"
-#include "graph/expert_list.h"
 #include "reference/experts.h"
 
 /* y += weight * h wd^T of a slot. */
@@ -15,7 +14,6 @@ static void add_slot(struct reference *r, const struct kop *op, uint64_t expert,
 }
 
 void reference_op_expert_down(struct reference *r, const struct kop *op) {
-    const struct reference_tensor *list = operand_in(r, op, DOWN_LIST);
     const struct reference_tensor *shared = operand_in(r, op, DOWN_SHARED);
     const struct reference_tensor *y = &r->tensors[op->out[0]];
     reference_make_stream(r, op, operand_in(r, op, DOWN_RESIDUAL)->cols);
@@ -26,11 +24,7 @@ void reference_op_expert_down(struct reference *r, const struct kop *op) {
             y->at[t * y->cols + n] = operand_row(operand_in(r, op, DOWN_RESIDUAL), t)[n] +
                                      (shared == NULL ? 0 : gate * operand_row(shared, t)[n]);
     }
-    for (uint64_t i = 0; i < list->rows && operand_row(list, i)[EXPERT_ID] >= 0; i++) {
-        const double *entry = operand_row(list, i);
-        for (double slot = entry[EXPERT_FIRST]; slot < entry[EXPERT_END]; slot++)
-            add_slot(r, op, (uint64_t)entry[EXPERT_ID], (uint64_t)slot);
-    }
+    experts_each_slot(r, op, operand_in(r, op, DOWN_LIST), add_slot);
     for (uint32_t t = 0; t < r->n_rows; t++)
         reference_finish_stream(r, op, t, operand_in(r, op, DOWN_NEXT));
 }

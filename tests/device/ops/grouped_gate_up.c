@@ -1,6 +1,5 @@
 /* grouped_gate_up.c - the meaning and the forms of GROUPED_GATE_UP. */
 #include "device/op_test.h"
-#include "graph/expert_list.h"
 #include "reference/experts.h"
 
 #include <math.h>
@@ -22,13 +21,8 @@ static void run_slot(struct reference *r, const struct kop *op, uint64_t expert,
 }
 
 void reference_op_grouped_gate_up(struct reference *r, const struct kop *op) {
-    const struct reference_tensor *list = operand_in(r, op, GROUPED_UP_LIST);
     reference_make(r, op->out[0], 0, 0);
-    for (uint64_t i = 0; i < list->rows && operand_row(list, i)[EXPERT_ID] >= 0; i++) {
-        const double *entry = operand_row(list, i);
-        for (double slot = entry[EXPERT_FIRST]; slot < entry[EXPERT_END]; slot++)
-            run_slot(r, op, (uint64_t)entry[EXPERT_ID], (uint64_t)slot);
-    }
+    experts_each_slot(r, op, operand_in(r, op, GROUPED_UP_LIST), run_slot);
 }
 
 static const struct form_row forms[] = {
