@@ -7,6 +7,7 @@
  * blocks of every backend's layout and a tile boundary never splits what must stay together.
  */
 #include "base/checked.h"
+#include "plan/cost.h"
 #include "plan/split.h"
 #include "task/task_graph.h"
 
@@ -96,6 +97,19 @@ static uint32_t tasks_beside(const struct tgraph *g, int32_t op) {
     return n;
 }
 
+/* Number of slices of the operator after `op`, if that is ATTENTION_WHOLE and few workers have one;
+ * else 0. Where this operator leaves them alone, one request takes 1.2 % less of Llama-3.2-1B and 1
+ * to 3 % less of Qwen3-30B-A3B (H200). Before ATTENTION_STEP Llama took 0.6 % more. */
+static uint32_t slices_after(const struct tgraph *g, int32_t op) {
+    const struct device *d = &g->options.device;
+    const struct kgraph *k = g->kernel;
+    if (op + 1 >= (int32_t)k->ops.n) return 0;
+    const struct kop *next = &k->ops.items[op + 1];
+    if (next->kind != OP_ATTENTION_WHOLE) return 0;
+    const uint32_t n = split_slices(k, next, d->n_workers);
+    return cost_is_of_few(d, n) ? n : 0;
+}
+
 /* Adds the tasks of one of an operator's bands, whose grains begin with number `first`. */
 static int add_band(struct diag *d, struct tgraph *g, int32_t op_idx, const struct split_band *band,
                     uint64_t first) {
@@ -133,7 +147,7 @@ static int add_tasks(struct diag *d, struct tgraph *g, int32_t op_idx) {
     uint32_t want =
         split_workers(&g->options.device, g->kernel, op, &wish) * g->options.tasks_per_worker;
     if (g->kernel->n_rows == 1 && split == SPLIT_TILES)
-        want = split_beside(op, want, tasks_beside(g, op_idx));
+        want = split_leaving(op, want, tasks_beside(g, op_idx) + slices_after(g, op_idx));
     struct split_cut cut = choose_cut(g, op, want);
     const uint64_t parts = split == SPLIT_SLICES ? want
                            : split == SPLIT_ROWS ? CEIL_DIV(kop_rows(op), row_grain(g, op))

@@ -77,6 +77,8 @@ DEV void latent_zero(const struct warp_context *c, uint32_t share, uint32_t begi
 
 /* ---- queries ---- */
 
+enum { LATENT_FULL_STEPS = QN_N_HEADS % 16 == 0 }; /* every step of heads has 16 */
+
 /* Stores the row's queries of a step of heads as 16-bit floats, and zeros for missing heads. A
  * thread loads all its chunks at once. Past the end the last chunk is repeated. */
 DEV void latent_queries(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
@@ -90,7 +92,8 @@ DEV void latent_queries(const struct warp_context *c, const struct cuda_task *ta
 #pragma unroll
     for (uint32_t j = 0; j < N; j++) {
         const uint32_t i = min(c->thread + j * COMPUTE_THREADS, ALL - 1);
-        const float *from = in + min(i / CHUNKS, n_heads - 1) * QN_KEY_DIM + i % CHUNKS * 8;
+        const uint32_t m = LATENT_FULL_STEPS ? i / CHUNKS : min(i / CHUNKS, n_heads - 1);
+        const float *from = in + m * QN_KEY_DIM + i % CHUNKS * 8;
         even[j] = load4_l2(from);
         odd[j] = load4_l2(from + 4);
     }
@@ -102,7 +105,7 @@ DEV void latent_queries(const struct warp_context *c, const struct cuda_task *ta
                        pack_pair<KV_E>(odd[j].x, odd[j].y), pack_pair<KV_E>(odd[j].z, odd[j].w));
         if (c->thread + j * COMPUTE_THREADS >= ALL) break;
         *(uint4 *)(shared_memory + LATENT_QUERIES + latent_chunk_at(m, i % CHUNKS)) =
-            m < n_heads ? of : make_uint4(0, 0, 0, 0);
+            LATENT_FULL_STEPS || m < n_heads ? of : make_uint4(0, 0, 0, 0);
     }
 }
 
@@ -116,15 +119,17 @@ DEV void latent_scores(const struct warp_context *c, uint32_t share, float p[2][
     const uint32_t q = LATENT_QUERIES + latent_chunk_at(c->lane % 16, c->lane / 16);
     const uint32_t k = latent_chunk_at(c->lane / 16 * 8 + c->lane % 8, c->lane / 8 % 2);
     float chain[4][2][4] = {};
+#pragma unroll 1
+    for (uint32_t first = 0; first < LATENT_LINES; first += LATENT_PAGE_LINES) {
+        const char *queries = shared_memory + first * LATENT_PLANE;
+        const char *keys = latent_line<PAGED>(c, share, first);
 #pragma unroll
-    for (uint32_t line = 0; line < LATENT_LINES; line++) {
-        const char *keys = latent_line<PAGED>(c, share, line);
-#pragma unroll
-        for (uint32_t s = 0; s < 4; s++) {
-            if (4 * line + s >= STEPS) break;
-            uint4 a = load_matrices(shared_memory + line * LATENT_PLANE + (q ^ 32 * s));
-            uint4 b = load_matrices(keys + (k ^ 32 * s));
-            if (QN_KEY_DIM % 16 != 0 && 4 * line + s == STEPS - 1) a.z = a.w = b.y = b.w = 0;
+        for (uint32_t i = 0; i < 4 * LATENT_PAGE_LINES; i++) {
+            const uint32_t step = 4 * first + i, s = i % 4;
+            if (STEPS % (4 * LATENT_PAGE_LINES) != 0 && step >= STEPS) break;
+            uint4 a = load_matrices(queries + i / 4 * LATENT_PLANE + (q ^ 32 * s));
+            uint4 b = load_matrices(keys + i / 4 * LATENT_PLANE + (k ^ 32 * s));
+            if (QN_KEY_DIM % 16 != 0 && step == STEPS - 1) a.z = a.w = b.y = b.w = 0;
             mma_16x8x16<KV_E>(chain[s][0], a, b.x, b.y);
             mma_16x8x16<KV_E>(chain[s][1], a, b.z, b.w);
         }
@@ -214,6 +219,24 @@ DEV uint32_t latent_column(const struct warp_context *c, uint32_t n, uint32_t i)
     return 64 * (c->warp + n * WARPS) + 8 * i + c->lane % 4 * 2;
 }
 
+/* Stores the state of half h of the lane's heads at the head's place in parts. */
+template <bool FLAGGED>
+DEV void latent_head_store(const struct warp_context *c, float *to, uint32_t flag,
+                           const struct latent_state *y, int h) {
+    constexpr uint32_t EACH = FLAGGED ? 2 : 1; /* words of an element */
+    float *columns = to + (2 + latent_column(c, 0, 0)) * EACH;
+    if (c->warp == 0 && c->lane % 4 == 0) words_put2<FLAGGED>(to, y->max[h], y->sum[h], flag);
+#pragma unroll
+    for (uint32_t n = 0; n < LATENT_OF_A_WARP; n++)
+#pragma unroll
+        for (uint32_t i = 0; i < 8; i++) {
+            const uint32_t at = 64 * WARPS * n + 8 * i;
+            if (QN_VALUE_DIM % (64 * WARPS) == 0 || latent_column(c, n, i) < QN_VALUE_DIM)
+                words_put2<FLAGGED>(columns + at * EACH, y->out[n][i][2 * h],
+                                    y->out[n][i][2 * h + 1], flag);
+        }
+}
+
 /* Stores a piece's state for ATTENTION_MERGE, in parts[rows, n_heads, n_pieces, STATE_SIZE]. step:
  * of heads. */
 DEV void latent_part_store(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
@@ -223,19 +246,13 @@ DEV void latent_part_store(const struct warp_context *c, const struct cuda_task 
 #pragma unroll
     for (int h = 0; h < HEAD_HALVES; h++) {
         const uint32_t m = c->lane / 4 + 8 * h;
-        if (m >= min(QN_N_HEADS - step * 16, 16u)) continue;
+        if (!LATENT_FULL_STEPS && m >= min(QN_N_HEADS - step * 16, 16u)) continue;
         const struct operand to =
             operand_from(parts, ((head0 + m) * task->n_pieces + piece) * STATE_SIZE);
-        if (c->warp == 0 && c->lane % 4 == 0) operand_put2(to, make_float2(y->max[h], y->sum[h]));
-#pragma unroll
-        for (uint32_t n = 0; n < LATENT_OF_A_WARP; n++)
-#pragma unroll
-            for (uint32_t i = 0; i < 8; i++) {
-                const uint32_t d = latent_column(c, n, i);
-                const float *of = y->out[n][i] + 2 * h;
-                if (QN_VALUE_DIM % (64 * WARPS) == 0 || d < QN_VALUE_DIM)
-                    operand_put2(operand_from(to, 2 + d), make_float2(of[0], of[1]));
-            }
+        if (to.flag != 0)
+            latent_head_store<true>(c, (float *)to.at, to.flag, y, h);
+        else
+            latent_head_store<false>(c, (float *)to.at, 0, y, h);
     }
 }
 

@@ -71,6 +71,7 @@ DEV void latent_share_add(const struct warp_context *c, const struct cuda_task *
 DEV void latent_pages_release(struct warp_context *c) {
     page_copy_fence_shared(); /* bulk copies will write where these threads did */
     sync_compute();
+#pragma unroll 1
     for (uint32_t n = 0; n < LATENT_PAGES; n++) page_release(c);
 }
 

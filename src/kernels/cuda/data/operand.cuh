@@ -178,6 +178,15 @@ DEV void operand_put2(struct operand to, float2 v) {
     store_flagged(out + 2, v.y, to.flag);
 }
 
+/* Stores elements 0 and 1 at a place in a result, whose form the caller has looked up. The place is
+ * a multiple of two elements. */
+template <bool FLAGGED> DEV void words_put2(float *to, float a, float b, uint32_t flag) {
+    if (FLAGGED)
+        store_flagged2(to, a, b, flag);
+    else
+        store2_plain(to, make_float2(a, b));
+}
+
 DEV void operand_store4(const struct cuda_task *task, uint64_t at, float4 v) {
     if ((task->flags & CUDA_OUT_FLAGGED) == 0) {
         store_words4((float *)task->out + at,

@@ -333,15 +333,15 @@ DEV float *down_row_weights(void) {
     return down_row_sums() + DOWN_PAGES * CUDA_PAGE_ROWS;
 }
 
-/* The B registers of two steps of a slot's k-tile: all columns of the product are the slot's. */
-DEV uint4 down_row_pair(uint32_t slot, uint32_t k_tile, uint32_t pair, uint32_t j) {
+/* The B registers of two steps of a slot's k-tile. All columns of the product are the slot's, so
+ * all rows of a matrix that the warp loads are the same 16 bytes. */
+DEV uint4 down_row_pair(uint32_t slot, uint32_t k_tile, uint32_t pair, uint32_t lane) {
     const uint32_t piece =
         (k_tile * (CUDA_PAGE_K / CUDA_PACK_COLUMNS) + pair / 2) * DOWN_EIGHTS + slot / PACK_ROWS;
-    const uint32_t *at = (const uint32_t *)(SCRATCH + piece * PACKED_PIECE) + pair % 2 * 128 +
-                         slot % PACK_ROWS * 4 + j;
-    const uint4 v = make_uint4(at[0], at[32], at[64], at[96]);
+    const uint4 v = load_matrices(SCRATCH + piece * PACKED_PIECE + pair % 2 * 512 + lane / 8 * 128 +
+                                  slot % PACK_ROWS * 16);
     if (QN_EXPERT_WIDTH % CUDA_PAGE_K == 0) return v;
-    return down_mask(v, QN_EXPERT_WIDTH - (int)(k_tile * CUDA_PAGE_K + pair * 32 + 8 * j));
+    return down_mask(v, QN_EXPERT_WIDTH - (int)(k_tile * CUDA_PAGE_K + pair * 32 + 8 * (lane % 4)));
 }
 
 /* Multiplies the warp's pages of a row block. */
@@ -355,7 +355,7 @@ DEV void down_row_pages(struct warp_context *c) {
         const uint4 *page = page_acquire(c);
 #pragma unroll
         for (int pair = 0; pair < CUDA_PAGE_K / 32; pair++)
-            mma_pair(sum, page, pair, c->lane, down_row_pair(slot, k_tile, pair, j));
+            mma_pair(sum, page, pair, c->lane, down_row_pair(slot, k_tile, pair, c->lane));
         page_release(c);
         if (j == 0) {
             down_row_sums()[i * CUDA_PAGE_ROWS + g] = sum[0];

@@ -147,21 +147,79 @@ DEV uint32_t expert_share(uint32_t total, uint32_t i, uint32_t n) {
     return total / n * i + total % n * i / n;
 }
 
+/* ---- even lists: with up to EXPERT_SET rows no expert has more than one set of slots, so all
+ * items cost the same, and a task needs only the number of entries to know which are its own ----
+ */
+
+enum {
+    EXPERT_EVEN_ENTRIES = EXPERT_SET * QN_TOP_K < QN_EXPERTS ? EXPERT_SET * QN_TOP_K : QN_EXPERTS,
+    EXPERT_EVEN_EACH = (EXPERT_EVEN_ENTRIES + 31) / 32, /* entries that a lane looks at */
+    EXPERT_EVEN = QN_EXPERT_PLACING == EXPERT_SLICED && EXPERT_EVEN_EACH <= 4,
+};
+
+DEV bool expert_is_even(const struct expert_list *list) {
+    return EXPERT_EVEN && list->n_slots <= EXPERT_SET * QN_TOP_K;
+}
+
+/* How many entries an even list has: one trip to L2. */
+DEV uint32_t expert_even_count(const struct expert_list *list, uint32_t lane) {
+    int32_t expert[EXPERT_EVEN_EACH];
+    uint32_t n = 0;
+#pragma unroll
+    for (uint32_t k = 0; k < EXPERT_EVEN_EACH; k++)
+        expert[k] =
+            load_index_l2(list->at + min(lane + 32 * k, list->rows - 1) * EXPERT_WORDS + EXPERT_ID);
+#pragma unroll
+    for (uint32_t k = 0; k < EXPERT_EVEN_EACH; k++)
+        n += __popc(__ballot_sync(~0u, lane + 32 * k < list->rows && expert[k] >= 0));
+    return n;
+}
+
+/* Entry number i. A whole warp calls it. */
+DEV struct expert_entry expert_entry_at(const struct expert_list *list, uint32_t i) {
+    const int32_t *at = list->at + min(i, list->rows - 1) * EXPERT_WORDS;
+    const int32_t expert = load_index_l2(at + EXPERT_ID);
+    const uint32_t slot0 = (uint32_t)load_index_l2(at + EXPERT_FIRST);
+    const uint32_t end = min((uint32_t)load_index_l2(at + EXPERT_END), list->n_slots);
+    __syncwarp(); /* all lanes have read before one requests a page, after which ROUTE may write */
+    return {min((uint32_t)max(expert, 0), (uint32_t)QN_EXPERTS - 1), min(slot0, end), end};
+}
+
+/* Of items [*first, last) of an even list, the next row blocks of one entry, whose number is stored
+ * in *entry; run->entry is not set. False: there are no more. */
+DEV bool expert_even_next(uint32_t *first, uint32_t last, struct expert_run *run, uint32_t *entry) {
+    const uint32_t items = expert_blocks(QN_EXPERT_WIDTH), begin = *first / items * items;
+    const uint32_t end = min(last, begin + items);
+    if (*first >= last) return false;
+    *entry = *first / items;
+    run->block0 = (*first - begin) * EXPERT_ITEM_BLOCKS;
+    run->block1 = min((end - begin) * EXPERT_ITEM_BLOCKS, (uint32_t)EXPERT_UP_BLOCKS);
+    *first = end;
+    return true;
+}
+
+/* ---- all slices ---- */
+
+/* The places of all items. */
+DEV uint32_t expert_total(const struct expert_list *list, uint32_t lane) {
+    const uint32_t items = expert_blocks(QN_EXPERT_WIDTH);
+    if (QN_EXPERT_PLACING == EXPERT_STATIC) return items * QN_EXPERTS;
+    if (expert_is_even(list)) return items * expert_even_count(list, lane);
+    uint32_t total = 0;
+    for (uint32_t at = 0, here = 32; at < list->rows && here == 32; at += 32) {
+        const struct expert_entry e = expert_entries(list, at, lane, &here);
+        uint32_t sum;
+        warp_sum_before(lane < here ? expert_cost_of(list, &e) * items : 0, lane, &sum);
+        total += sum;
+    }
+    return total;
+}
+
 /* Slice i of n. */
 DEV struct expert_slice expert_slice_of(struct expert_list list, uint32_t i, uint32_t n,
                                         uint32_t lane) {
     struct expert_slice s = {};
-    const uint32_t items = expert_blocks(QN_EXPERT_WIDTH);
-    uint32_t total = items * QN_EXPERTS;
-    if (QN_EXPERT_PLACING == EXPERT_SLICED) {
-        total = 0;
-        for (uint32_t at = 0, here = 32; at < list.rows && here == 32; at += 32) {
-            const struct expert_entry e = expert_entries(&list, at, lane, &here);
-            uint32_t sum;
-            warp_sum_before(lane < here ? expert_cost_of(&list, &e) * items : 0, lane, &sum);
-            total += sum;
-        }
-    }
+    const uint32_t total = expert_total(&list, lane);
     s.list = list;
     s.first = expert_share(total, i, n);
     s.last = expert_share(total, i + 1, n);
@@ -170,6 +228,12 @@ DEV struct expert_slice expert_slice_of(struct expert_list list, uint32_t i, uin
 
 /* The slice's next row blocks of one expert; false: there are no more. */
 DEV bool expert_slice_next(struct expert_slice *s, uint32_t lane, struct expert_run *run) {
+    if (expert_is_even(&s->list)) {
+        uint32_t entry;
+        if (!expert_even_next(&s->first, s->last, run, &entry)) return false;
+        run->entry = expert_entry_at(&s->list, entry);
+        return true;
+    }
     while (s->left == 0)
         if (!expert_slice_load(s, lane)) return false;
     const uint32_t from = __popc((s->left & -s->left) - 1);
@@ -178,6 +242,29 @@ DEV bool expert_slice_next(struct expert_slice *s, uint32_t lane, struct expert_
     run->block0 = __shfl_sync(~0u, s->item0, from) * EXPERT_ITEM_BLOCKS;
     run->block1 =
         min(__shfl_sync(~0u, s->item1, from) * EXPERT_ITEM_BLOCKS, (uint32_t)EXPERT_UP_BLOCKS);
+    return true;
+}
+
+/* ---- a single row: entry i is its i-th expert and has slot i, so a task knows its items before
+ * the list is there, unless they are placed by expert ---- */
+
+enum { EXPERT_ROW_RUNS = QN_EXPERT_PLACING == EXPERT_SLICED };
+
+/* Items [first, last) of the row's. */
+struct expert_row_slice {
+    uint32_t first, last;
+};
+
+DEV struct expert_row_slice expert_row_slice_of(uint32_t i, uint32_t n) {
+    const uint32_t total = expert_blocks(QN_EXPERT_WIDTH) * QN_TOP_K;
+    return {expert_share(total, i, n), expert_share(total, i + 1, n)};
+}
+
+/* The next row blocks of one expert, without its number; false: there are no more. */
+DEV bool expert_row_next(struct expert_row_slice *s, struct expert_run *run) {
+    uint32_t entry;
+    if (!expert_even_next(&s->first, s->last, run, &entry)) return false;
+    run->entry = {0, entry, entry + 1};
     return true;
 }
 

@@ -248,9 +248,14 @@ DEV void route_note_reads(uint32_t n) {
     add64_relaxed_gpu(&SHARED->batch.reads->layers, 1);
 }
 
-/* A single row: its experts are the list. Called by one warp. */
+/* A single row: its experts are the list. Two warps choose them: warp 0 stores the list, warp 1 the
+ * weights. */
 DEV void route_single(const struct warp_context *c, const struct cuda_task *task) {
     const struct route_row r = route_choose(task, 0, c->lane);
+    if (c->warp == 1) {
+        route_weigh(task, &r, 0, c->lane);
+        return;
+    }
     uint32_t at[ROUTE_EACH];
     route_ranks(r.chosen, c->lane, at);
 #pragma unroll
@@ -259,7 +264,6 @@ DEV void route_single(const struct warp_context *c, const struct cuda_task *task
         route_put(task, at[i], c->lane + 32 * i, at[i], at[i] + 1);
         store_word((uint32_t *)task->out2 + at[i], at[i]);
     }
-    route_weigh(task, &r, 0, c->lane);
     route_end(task, QN_TOP_K, c->lane, 32);
     if (c->lane == 0) route_note_reads(QN_TOP_K);
 }
@@ -560,7 +564,7 @@ DEV void route_more(const struct warp_context *c, const struct cuda_task *task, 
 DEV void run_route(const struct warp_context *c, const struct cuda_task *task) {
     const uint32_t n_rows = min(SHARED->batch.rows.n_rows, task->k);
     if (task->k == 1) {
-        if (c->warp == 0) route_single(c, task);
+        if (c->warp < 2) route_single(c, task);
         return;
     }
     if (n_rows <= ROUTE_FEW)

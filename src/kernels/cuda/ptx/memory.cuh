@@ -125,6 +125,9 @@ DEV void store_words4(void *p, uint4 v) {
 DEV void store_plain(float *p, float v) {
     store_word(p, __float_as_uint(v));
 }
+DEV void store2_plain(float *p, float2 v) {
+    asm volatile("st.global.v2.f32 [%0], {%1, %2};" ::"l"(p), "f"(v.x), "f"(v.y) : "memory");
+}
 /* Four floats by one store, which the compiler may split into four. */
 DEV void store4_plain(float *p, float4 v) {
     asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(p), "f"(v.x), "f"(v.y), "f"(v.z),

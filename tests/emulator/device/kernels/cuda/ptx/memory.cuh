@@ -76,6 +76,10 @@ DEV void store_words4(void *p, uint4 v) {
 DEV void store_plain(float *p, float v) { /* so many of them that nobody else gets to run */
     __atomic_store_n((uint32_t *)p, __float_as_uint(v), __ATOMIC_RELAXED);
 }
+DEV void store2_plain(float *p, float2 v) {
+    store_plain(p, v.x);
+    store_plain(p + 1, v.y);
+}
 DEV void store4_plain(float *p, float4 v) {
     const float e[4] = {v.x, v.y, v.z, v.w};
     for (int i = 0; i < 4; i++) store_plain(p + i, e[i]);
