@@ -60,9 +60,9 @@ uint32_t split_workers(const struct device *d, const struct kgraph *k, const str
     return busy <= all / 2 ? all - busy : all;
 }
 
-uint32_t split_leaving(const struct kop *op, uint32_t want, uint32_t busy) {
+uint32_t split_leaving(const struct kop *op, uint32_t want, uint32_t others) {
     const uint32_t blocks = CEIL_DIV(kop_units(op), split_grain(op->kind));
-    const uint32_t left = want - MIN(want, busy), largest = CEIL_DIV(blocks, want);
+    const uint32_t left = MIN(want, others), largest = CEIL_DIV(blocks, want);
     return CEIL_DIV(blocks, largest) <= left ? left : want;
 }
 

@@ -18,9 +18,9 @@ uint32_t split_grain(enum op_kind kind);
 uint32_t split_workers(const struct device *d, const struct kgraph *k, const struct kop *op,
                        const struct split_wish *wish);
 
-/* The number of tasks of an operator that wants `want`, if `busy` workers had better have none of
- * them. It leaves these workers alone where its largest task gets no larger by that. */
-uint32_t split_leaving(const struct kop *op, uint32_t want, uint32_t busy);
+/* The number of tasks of an operator that wants `want`, if some workers had better have none of
+ * them and there are `others`. It keeps to these where its largest task gets no larger by that. */
+uint32_t split_leaving(const struct kop *op, uint32_t want, uint32_t others);
 
 /* Slices of an operator that can have work, at most `want`. */
 uint32_t split_slices(const struct kgraph *k, const struct kop *op, uint32_t want);

@@ -110,6 +110,12 @@ static uint32_t slices_after(const struct tgraph *g, int32_t op) {
     return cost_is_of_few(d, n) ? n : 0;
 }
 
+/* Tasks that all workers but `busy` of them have of an operator. */
+static uint32_t workers_but(const struct tgraph *g, uint32_t busy) {
+    const uint32_t all = g->options.device.n_workers;
+    return (all - MIN(all, busy)) * g->options.tasks_per_worker;
+}
+
 /* Adds the tasks of one of an operator's bands, whose grains begin with number `first`. */
 static int add_band(struct diag *d, struct tgraph *g, int32_t op_idx, const struct split_band *band,
                     uint64_t first) {
@@ -147,7 +153,8 @@ static int add_tasks(struct diag *d, struct tgraph *g, int32_t op_idx) {
     uint32_t want =
         split_workers(&g->options.device, g->kernel, op, &wish) * g->options.tasks_per_worker;
     if (g->kernel->n_rows == 1 && split == SPLIT_TILES)
-        want = split_leaving(op, want, tasks_beside(g, op_idx) + slices_after(g, op_idx));
+        want = split_leaving(op, want,
+                             workers_but(g, tasks_beside(g, op_idx) + slices_after(g, op_idx)));
     struct split_cut cut = choose_cut(g, op, want);
     const uint64_t parts = split == SPLIT_SLICES ? want
                            : split == SPLIT_ROWS ? CEIL_DIV(kop_rows(op), row_grain(g, op))
