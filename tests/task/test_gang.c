@@ -4,14 +4,9 @@
 #include "task/random.h"
 #include "base/checked.h"
 #include "task/fixture.h"
+#include "task/stage_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-#include <cmocka.h>
-#undef fail
 
 enum { MUTANTS = 3000, MAX_WORKERS = 32 };
 
@@ -19,13 +14,6 @@ enum { MUTANTS = 3000, MAX_WORKERS = 32 };
 #define AOT(p)   ((uint32_t *)PROG(p, AOT))
 #define LISTS(p) ((struct prog_list *)PROG(p, LIST))
 #define OPS(p)   ((struct prog_op *)PROG(p, OP))
-
-static const struct task_options defaults = {.device.n_workers = 4, .tasks_per_worker = 1};
-
-static void ok(struct diag *d, int rc) {
-    if (rc != QN_OK) print_error("%s\n", d->message);
-    assert_int_equal(rc, QN_OK);
-}
 
 static void set_gangs(uint32_t n) {
     static const enum op_kind kinds[] = {OP_QKV,     OP_QKV_LINEAR,    OP_ATTENTION,

@@ -1,0 +1,234 @@
+/* What rides on data and what is its workers' own (task/transport.c). */
+#include "base/checked.h"
+#include "task/fixture.h"
+#include "task/stage_test.h"
+
+#include <string.h>
+
+/* A decode step's small vectors carry their own flags; what a JIT task or the KV cache is behind,
+ * and what is large, is counted. */
+static void small_activations_ride_on_data(void **state) {
+    (void)state;
+    const struct model_spec spec = fixture_spec(3, 256, 4, 2, 64, 512, 32000);
+    const struct {
+        uint32_t rows, max_len;
+        unsigned cuts;
+        enum launch_policy launch;
+        uint64_t most;
+        uint32_t per_layer; /* events, after the first; 0: nothing rides */
+    } cases[] = {
+        {1, 2048, FIXTURE_STEP, LAUNCH_HYBRID, 65536, 0},
+        {1, 2048, FIXTURE_STEP, LAUNCH_ALL_AOT, 0, 0},
+        {64, 2048, FIXTURE_MANY, LAUNCH_ALL_AOT, 65536, 0},
+        {64, 2048, FIXTURE_CUT, LAUNCH_ALL_AOT, 65536, 0},
+        /* embed -> qkv; per layer o-proj -> mlp -> down -> (next qkv or lm head), and projections
+         * -> step -> merge -> o-proj, unless the pieces are too many */
+        {1, 2048, FIXTURE_STEP, LAUNCH_ALL_AOT, 65536, 6},
+        {1, 32768, FIXTURE_STEP, LAUNCH_ALL_AOT, 65536, 5},
+        {1, 256, KGRAPH_CUT_QKV | KGRAPH_JOIN_HEADS, LAUNCH_ALL_AOT, 65536, 5},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct diag d = {0};
+        struct fixture f;
+        struct prog_header *p;
+        struct task_options o = defaults;
+        o.launch = cases[i].launch;
+        o.transport_bytes = cases[i].most;
+        ok(&d, fixture_compile(&d, &f, &spec, cases[i].rows, cases[i].max_len, cases[i].cuts, &o));
+        struct task_stats s;
+        tgraph_stats(&f.tasks, STAGE_TRANSPORT, &s);
+        assert_int_equal(s.n_data_events, cases[i].per_layer > 0 ? 1 + cases[i].per_layer * 3 : 0);
+        ok(&d, fixture_program(&d, &f, cases[i].max_len, &p));
+        ok(&d, task_verify(&d, p, NULL));
+        free(p);
+        fixture_fini(&f);
+    }
+}
+
+/* A task that adds to what is its own worker's. */
+static uint32_t adds_to_own(const struct prog_header *p) {
+    for (uint32_t i = (uint32_t)p->section[SECTION_TASK].count; i-- > 0;) {
+        const struct prog_task *t = &PROG(p, TASK)[i];
+        if (t->kind == OP_LINEAR &&
+            PROG(p, TENSOR)[PROG(p, OP)[t->op].in[LINEAR_RESIDUAL]].transport == TRANSPORT_OWN)
+            return i;
+    }
+    return PROG_NONE;
+}
+
+/* Two tasks of one operator change workers. */
+static void swap_workers(struct prog_header *p, uint32_t a, uint32_t b) {
+    struct prog_task *tasks = (struct prog_task *)PROG(p, TASK);
+    uint32_t *aot = (uint32_t *)PROG(p, AOT);
+    const uint16_t worker = tasks[a].worker;
+    assert_true(tasks[a].op == tasks[b].op && tasks[a].worker != tasks[b].worker);
+    for (uint32_t i = 0; i < p->section[SECTION_AOT].count; i++)
+        if (aot[i] == a || aot[i] == b) aot[i] = aot[i] == a ? b : a;
+    tasks[a].worker = tasks[b].worker;
+    tasks[b].worker = worker;
+}
+
+/* What LINEAR of several rows adds to is its own worker's, in one of two places. It is read before
+ * any event: a program in which another worker does so is rejected, though events order them. */
+static void the_stream_is_its_workers_own(void **state) {
+    (void)state;
+    const struct model_spec spec = fixture_spec(3, 256, 4, 2, 64, 512, 32000);
+    const uint32_t cuts[] = {FIXTURE_SENTINELS, FIXTURE_WHOLE}; /* events ride; they are counters */
+    for (size_t c = 0; c < COUNT_OF(cuts); c++) {
+        struct diag d = {0};
+        struct fixture f;
+        struct prog_header *p;
+        struct task_options o = defaults;
+        o.device.n_workers = 24;
+        o.launch = LAUNCH_ALL_AOT;
+        o.transport_bytes = 65536;
+        ok(&d, fixture_compile(&d, &f, &spec, PACK_ROWS, 256, cuts[c], &o));
+        ok(&d, fixture_program(&d, &f, 256, &p));
+        ok(&d, task_verify(&d, p, NULL));
+        uint64_t first = UINT64_MAX, end = 0, bytes = 0;
+        for (uint64_t i = 0; i < p->section[SECTION_TENSOR].count; i++) {
+            const struct prog_tensor *t = &PROG(p, TENSOR)[i];
+            if (t->transport != TRANSPORT_OWN) continue;
+            first = MIN(first, t->where);
+            end = MAX(end, t->where + t->bytes);
+            bytes = t->bytes;
+        }
+        assert_int_equal(end - first, 2 * bytes);
+        const uint32_t adds = adds_to_own(p);
+        assert_true(adds != PROG_NONE);
+        swap_workers(p, adds, adds - 1);
+        assert_int_equal(task_verify(&d, p, NULL), QN_EVERIFY);
+        assert_non_null(strstr(d.message, "race"));
+        free(p);
+        fixture_fini(&f);
+    }
+}
+
+/* Of several rows they are sentinels until they are stored: whatever is between two layers'
+ * linear operators rides, in one space that RESET_SENTINELS writes. A program whose space is no
+ * space, or of which RESET_SENTINELS leaves a part out, is rejected. */
+static void several_rows_ride_on_words(void **state) {
+    (void)state;
+    const struct model_spec spec = fixture_spec(3, 256, 4, 2, 64, 512, 32000);
+    struct diag d = {0};
+    struct fixture f;
+    struct prog_header *p;
+    struct task_options o = defaults;
+    struct task_stats s;
+    o.device.n_workers = 24;
+    o.launch = LAUNCH_ALL_AOT;
+    o.transport_bytes = 65536;
+    ok(&d, fixture_compile(&d, &f, &spec, PACK_ROWS, 256, FIXTURE_SENTINELS, &o));
+    tgraph_stats(&f.tasks, STAGE_TRANSPORT, &s);
+    assert_int_equal(s.n_data_events, 5 * 3);
+    ok(&d, fixture_program(&d, &f, 256, &p));
+    ok(&d, task_verify(&d, p, NULL));
+    struct prog_tensor *tensors = (struct prog_tensor *)PROG(p, TENSOR), *space = NULL;
+    struct prog_task *tasks = (struct prog_task *)PROG(p, TASK);
+    uint64_t n_sentinel = 0, own = 0;
+    for (uint64_t i = 0; i < p->section[SECTION_TENSOR].count; i++) {
+        n_sentinel += tensors[i].transport == TRANSPORT_SENTINEL;
+        own += tensors[i].transport == TRANSPORT_OWN;
+        if (tensors[i].transport == TRANSPORT_SPACE) space = &tensors[i];
+    }
+    assert_true(n_sentinel >= 5 * 3);
+    assert_int_equal(own, 2 * 3);
+    assert_non_null(space);
+    space->transport = TRANSPORT_COUNTER;
+    assert_int_equal(task_verify(&d, p, NULL), QN_EVERIFY);
+    assert_non_null(strstr(d.message, "shares bytes"));
+    space->transport = TRANSPORT_SPACE;
+    diag_clear(&d);
+    for (uint64_t i = 0; i < p->section[SECTION_TASK].count; i++) {
+        if (tasks[i].kind != OP_RESET_SENTINELS) continue;
+        const struct prog_task task = tasks[i];
+        tasks[i].unit1--; /* a unit is left as it is */
+        assert_int_equal(task_verify(&d, p, NULL), QN_EVERIFY);
+        tasks[i] = task;
+        diag_clear(&d);
+        break;
+    }
+    ok(&d, task_verify(&d, p, NULL));
+    free(p);
+    fixture_fini(&f);
+}
+
+/* The kernels whose tasks read all columns of their own rows. */
+static bool reads_its_rows(uint16_t kind) {
+    return kind == OP_QKV || kind == OP_LINEAR || kind == OP_GATED_MLP;
+}
+
+/* Of two rows the second one is polled by nobody: whoever waits for it does not learn that it is
+ * there. */
+static void an_event_rides_only_if_all_is_polled(void **state) {
+    (void)state;
+    const struct model_spec spec = fixture_spec(2, 256, 4, 2, 64, 512, 1000);
+    struct diag d = {0};
+    struct fixture f;
+    struct prog_header *p;
+    struct task_options o = defaults;
+    uint32_t n = 0;
+    o.launch = LAUNCH_ALL_AOT;
+    o.transport_bytes = 1 << 20;
+    ok(&d, fixture_compile(&d, &f, &spec, 2, 2048, 0, &o));
+    ok(&d, fixture_program(&d, &f, 2048, &p));
+    ok(&d, task_verify(&d, p, NULL));
+    struct prog_task *tasks = (struct prog_task *)PROG(p, TASK);
+    for (uint64_t i = 0; i < p->section[SECTION_EVENT].count; i++) {
+        const struct prog_event e = PROG(p, EVENT)[i];
+        if (e.transport == TRANSPORT_COUNTER || !reads_its_rows(tasks[e.first_task].kind)) continue;
+        for (uint32_t k = 0; k < e.n_tasks; k++) tasks[e.first_task + k].row1 = 1;
+        assert_int_equal(task_verify(&d, p, NULL), QN_EVERIFY);
+        assert_non_null(strstr(d.message, "rides on data"));
+        for (uint32_t k = 0; k < e.n_tasks; k++) tasks[e.first_task + k].row1 = 2;
+        diag_clear(&d);
+        n++;
+    }
+    assert_true(n > 0);
+    ok(&d, task_verify(&d, p, NULL));
+    free(p);
+    fixture_fini(&f);
+}
+
+/* Elements of another size than the kernels store, in as many bytes fewer: they would store into
+ * their neighbours. */
+static void activations_have_the_type_that_kernels_store(void **state) {
+    (void)state;
+    const struct model_spec spec = fixture_spec(1, 256, 4, 2, 64, 512, 1000);
+    const uint32_t cuts[] = {0, KGRAPH_CUT_QKV | KGRAPH_CUT_ATTENTION, FIXTURE_PACK, FIXTURE_MANY,
+                             FIXTURE_CUT};
+    for (size_t c = 0; c < sizeof cuts / sizeof cuts[0]; c++) {
+        struct diag d = {0};
+        struct fixture f;
+        struct prog_header *p;
+        ok(&d, fixture_compile(&d, &f, &spec, 6, 2048, cuts[c], &defaults)); /* no packed rows */
+        ok(&d, fixture_program(&d, &f, 2048, &p));
+        ok(&d, task_verify(&d, p, NULL));
+        for (uint64_t i = 0; i < p->section[SECTION_TENSOR].count; i++) {
+            struct prog_tensor *t = (struct prog_tensor *)PROG(p, TENSOR) + i;
+            const struct prog_tensor was = *t;
+            if (t->role != PROG_ACTIVATION || dtype_bytes(t->dtype) == 2) continue;
+            t->dtype = DTYPE_BF16;
+            t->bytes /= 2;
+            int rc = program_check(&d, "test", p, p->total_bytes);
+            if (rc == QN_OK) rc = task_verify(&d, p, NULL);
+            if (rc == QN_OK) print_error("taken: %s\n", program_string(p, t->name));
+            assert_int_not_equal(rc, QN_OK);
+            diag_clear(&d);
+            *t = was;
+        }
+        free(p);
+        fixture_fini(&f);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(small_activations_ride_on_data),
+        cmocka_unit_test(the_stream_is_its_workers_own),
+        cmocka_unit_test(several_rows_ride_on_words),
+        cmocka_unit_test(an_event_rides_only_if_all_is_polled),
+        cmocka_unit_test(activations_have_the_type_that_kernels_store),
+    };
+    return cmocka_run_group_tests_name("transport", tests, NULL, NULL);
+}
