@@ -12,8 +12,8 @@ static uint64_t workers_of(const struct fixture *f, size_t op) {
     return workers;
 }
 
-/* Whole contexts: a task for each row and KV head, on the same workers in every layer, spread over
- * all; what comes next is on others. */
+/* ATTENTION_WHOLE has a task for each row and KV head. Its tasks have the same workers in every
+ * layer, and these are spread over all workers. The operator after it has other workers. */
 static void whole_contexts_stay_with_their_workers(void **state) {
     (void)state;
     const struct model_spec spec = fixture_spec(3, 64, 8, 1, 32, 96, 301);

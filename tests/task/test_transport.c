@@ -158,8 +158,8 @@ static bool reads_its_rows(uint16_t kind) {
     return kind == OP_QKV || kind == OP_LINEAR || kind == OP_GATED_MLP;
 }
 
-/* Of two rows the second one is polled by nobody: whoever waits for it does not learn that it is
- * there. */
+/* The dependents poll the first of two rows only. So no task that waits for the second row learns
+ * that it is stored. */
 static void an_event_rides_only_if_all_is_polled(void **state) {
     (void)state;
     const struct model_spec spec = fixture_spec(2, 256, 4, 2, 64, 512, 1000);

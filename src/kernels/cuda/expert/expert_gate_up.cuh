@@ -100,28 +100,24 @@ DEV void up_row_blocks(struct warp_context *c, const struct cuda_task *task,
     sync_compute(); /* the sums are read */
 }
 
-/* A slice of a single row, whichever way its items are placed. */
-struct up_row_slice {
-    struct expert_row_slice runs;
-    struct expert_slice listed; /* EXPERT_STATIC */
-};
-
-DEV bool up_row_next(struct up_row_slice *s, uint32_t lane, struct expert_run *run) {
-    return EXPERT_ROW_RUNS ? expert_row_next(&s->runs, run)
-                           : expert_slice_next(&s->listed, lane, run);
+/* The next row blocks of a single row's slice. The expert's number, which the loader needs, is
+ * looked up only if items are placed by it. False: there are no more. */
+DEV bool up_row_next(struct expert_slice *s, uint32_t lane, struct expert_run *run) {
+    uint32_t entry;
+    if (!EXPERT_IN_ORDER) return expert_slice_next(s, lane, run);
+    if (!expert_even_next(&s->first, s->last, run, &entry)) return false;
+    run->entry = {0, entry, entry + 1};
+    return true;
 }
 
 /* Runs a task of one token row. False: the launch ends. */
 DEV bool up_run_row(struct warp_context *c, const struct cuda_task *task) {
     const struct operand x = operand_of(task->in, task, CUDA_IN_FLAGGED);
-    struct up_row_slice s = {};
+    struct expert_slice s =
+        expert_slice_of(expert_list_of(task->bias, 1), task->unit0, task->unit1, c->lane);
     struct expert_run run;
-    if (EXPERT_ROW_RUNS) s.runs = expert_row_slice_of(task->unit0, task->unit1);
     if (!wait_ready(c)) return false;
     if (c->thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
-    if (!EXPERT_ROW_RUNS)
-        s.listed =
-            expert_slice_of(expert_list_of(task->bias, 1), task->unit0, task->unit1, c->lane);
     bool more = up_row_next(&s, c->lane, &run);
     if (!more) return true;
     up_row_stage(c, x, (const float *)task->norm);

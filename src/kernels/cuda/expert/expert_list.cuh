@@ -43,19 +43,27 @@ DEV struct expert_list expert_list_of(uint64_t at, uint32_t n_rows) {
     return {(const int32_t *)at, (uint32_t)expert_list_rows(n_rows, QN_EXPERTS, QN_TOP_K), n_slots};
 }
 
-/* The lane's entry of the 32 from `first` on; *n: how many of the lanes have one. */
-DEV struct expert_entry expert_entries(const struct expert_list *list, uint32_t first,
-                                       uint32_t lane, uint32_t *n) {
-    const uint32_t i = first + lane;
+/* Entry number i, or the last one. *listed: whether the list has entry i. Entries are clamped. */
+DEV struct expert_entry expert_entry_load(const struct expert_list *list, uint32_t i,
+                                          bool *listed) {
     const int32_t *at = list->at + (uint64_t)min(i, list->rows - 1) * EXPERT_WORDS;
     const int32_t expert = load_index_l2(at + EXPERT_ID);
     const uint32_t slot0 = (uint32_t)load_index_l2(at + EXPERT_FIRST);
     const uint32_t slot1 = (uint32_t)load_index_l2(at + EXPERT_END);
-    const uint32_t missing = __ballot_sync(~0u, i >= list->rows || expert < 0);
+    const uint32_t end = min(slot1, list->n_slots);
+    *listed = i < list->rows && expert >= 0;
+    return {min((uint32_t)max(expert, 0), (uint32_t)QN_EXPERTS - 1), min(slot0, end), end};
+}
+
+/* The lane's entry of the 32 from `first` on; *n: how many of the lanes have one. */
+DEV struct expert_entry expert_entries(const struct expert_list *list, uint32_t first,
+                                       uint32_t lane, uint32_t *n) {
+    bool listed;
+    const struct expert_entry e = expert_entry_load(list, first + lane, &listed);
+    const uint32_t missing = __ballot_sync(~0u, !listed);
     __syncwarp(); /* all lanes have read before one requests a page, after which ROUTE may write */
     *n = __popc((missing & -missing) - 1);
-    const uint32_t end = min(slot1, list->n_slots);
-    return {min((uint32_t)max(expert, 0), (uint32_t)QN_EXPERTS - 1), min(slot0, end), end};
+    return e;
 }
 
 /* An entry that another lane has. */
@@ -147,22 +155,26 @@ DEV uint32_t expert_share(uint32_t total, uint32_t i, uint32_t n) {
     return total / n * i + total % n * i / n;
 }
 
-/* ---- even lists: with up to EXPERT_SET rows no expert has more than one set of slots, so all
- * items cost the same, and a task needs only the number of entries to know which are its own ----
- */
+/* ---- even lists ----
+ *
+ * With up to EXPERT_SET rows no expert has more than one set of slots, so all items cost the same,
+ * and a task needs only the number of entries to know which items are its own. A single row's
+ * entries are its experts, and entry i has slot i: their number is known before the list is. */
 
 enum {
     EXPERT_EVEN_ENTRIES = EXPERT_SET * QN_TOP_K < QN_EXPERTS ? EXPERT_SET * QN_TOP_K : QN_EXPERTS,
-    EXPERT_EVEN_EACH = (EXPERT_EVEN_ENTRIES + 31) / 32, /* entries that a lane looks at */
-    EXPERT_EVEN = QN_EXPERT_PLACING == EXPERT_SLICED && EXPERT_EVEN_EACH <= 4,
+    EXPERT_EVEN_EACH = (EXPERT_EVEN_ENTRIES + 31) / 32,        /* entries that a lane looks at */
+    EXPERT_EVEN_ROWS = EXPERT_EVEN_EACH <= 4 ? EXPERT_SET : 1, /* more loads were not measured */
+    EXPERT_IN_ORDER = QN_EXPERT_PLACING == EXPERT_SLICED,
 };
 
 DEV bool expert_is_even(const struct expert_list *list) {
-    return EXPERT_EVEN && list->n_slots <= EXPERT_SET * QN_TOP_K;
+    return EXPERT_IN_ORDER && list->n_slots <= EXPERT_EVEN_ROWS * QN_TOP_K;
 }
 
-/* How many entries an even list has: one trip to L2. */
+/* How many entries an even list has: one trip to L2, or none for a single row. */
 DEV uint32_t expert_even_count(const struct expert_list *list, uint32_t lane) {
+    if (list->n_slots == QN_TOP_K) return QN_TOP_K;
     int32_t expert[EXPERT_EVEN_EACH];
     uint32_t n = 0;
 #pragma unroll
@@ -173,16 +185,6 @@ DEV uint32_t expert_even_count(const struct expert_list *list, uint32_t lane) {
     for (uint32_t k = 0; k < EXPERT_EVEN_EACH; k++)
         n += __popc(__ballot_sync(~0u, lane + 32 * k < list->rows && expert[k] >= 0));
     return n;
-}
-
-/* Entry number i. A whole warp calls it. */
-DEV struct expert_entry expert_entry_at(const struct expert_list *list, uint32_t i) {
-    const int32_t *at = list->at + min(i, list->rows - 1) * EXPERT_WORDS;
-    const int32_t expert = load_index_l2(at + EXPERT_ID);
-    const uint32_t slot0 = (uint32_t)load_index_l2(at + EXPERT_FIRST);
-    const uint32_t end = min((uint32_t)load_index_l2(at + EXPERT_END), list->n_slots);
-    __syncwarp(); /* all lanes have read before one requests a page, after which ROUTE may write */
-    return {min((uint32_t)max(expert, 0), (uint32_t)QN_EXPERTS - 1), min(slot0, end), end};
 }
 
 /* Of items [*first, last) of an even list, the next row blocks of one entry, whose number is stored
@@ -215,7 +217,7 @@ DEV uint32_t expert_total(const struct expert_list *list, uint32_t lane) {
     return total;
 }
 
-/* Slice i of n. */
+/* Slice i of n. Of a single row nothing is read. */
 DEV struct expert_slice expert_slice_of(struct expert_list list, uint32_t i, uint32_t n,
                                         uint32_t lane) {
     struct expert_slice s = {};
@@ -231,7 +233,9 @@ DEV bool expert_slice_next(struct expert_slice *s, uint32_t lane, struct expert_
     if (expert_is_even(&s->list)) {
         uint32_t entry;
         if (!expert_even_next(&s->first, s->last, run, &entry)) return false;
-        run->entry = expert_entry_at(&s->list, entry);
+        bool listed;
+        run->entry = expert_entry_load(&s->list, entry, &listed);
+        __syncwarp(); /* as in expert_entries */
         return true;
     }
     while (s->left == 0)
@@ -242,29 +246,6 @@ DEV bool expert_slice_next(struct expert_slice *s, uint32_t lane, struct expert_
     run->block0 = __shfl_sync(~0u, s->item0, from) * EXPERT_ITEM_BLOCKS;
     run->block1 =
         min(__shfl_sync(~0u, s->item1, from) * EXPERT_ITEM_BLOCKS, (uint32_t)EXPERT_UP_BLOCKS);
-    return true;
-}
-
-/* ---- a single row: entry i is its i-th expert and has slot i, so a task knows its items before
- * the list is there, unless they are placed by expert ---- */
-
-enum { EXPERT_ROW_RUNS = QN_EXPERT_PLACING == EXPERT_SLICED };
-
-/* Items [first, last) of the row's. */
-struct expert_row_slice {
-    uint32_t first, last;
-};
-
-DEV struct expert_row_slice expert_row_slice_of(uint32_t i, uint32_t n) {
-    const uint32_t total = expert_blocks(QN_EXPERT_WIDTH) * QN_TOP_K;
-    return {expert_share(total, i, n), expert_share(total, i + 1, n)};
-}
-
-/* The next row blocks of one expert, without its number; false: there are no more. */
-DEV bool expert_row_next(struct expert_row_slice *s, struct expert_run *run) {
-    uint32_t entry;
-    if (!expert_even_next(&s->first, s->last, run, &entry)) return false;
-    run->entry = {0, entry, entry + 1};
     return true;
 }
 

@@ -105,33 +105,18 @@ DEV bool expert_run_pages(struct loader *l, const char *image, const struct expe
                               : expert_group_run_pages(l, image, run, pages);
 }
 
-/* EXPERT_GATE_UP of a single row. Only the experts' numbers have to be loaded. */
-DEV bool expert_up_row_pages(struct loader *l, const struct loader_task *t,
-                             const struct expert_list *list, uint32_t unit1) {
-    constexpr uint32_t k_tiles = cuda_k_tiles(QN_HIDDEN);
-    struct expert_row_slice s = expert_row_slice_of(t->unit0, unit1);
-    struct expert_run run;
-    while (expert_row_next(&s, &run)) {
-        const struct expert_entry e = expert_entry_at(list, run.entry.slot0);
-        const char *from = expert_page(t->image, e.expert, EXPERT_UP_BLOCKS, run.block0, k_tiles);
-        if (!loader_issue(l, from, (run.block1 - run.block0) * k_tiles)) return false;
-    }
-    return true;
-}
-
 /* EXPERT_GATE_UP: a slice of the list. */
 DEV bool expert_up_pages(struct loader *l, const struct loader_task *t, uint32_t word) {
     constexpr uint32_t k_tiles = cuda_k_tiles(QN_HIDDEN);
     const struct expert_list list = expert_list_of(loader_words(word, TASK_WORD(bias)), t->rows);
-    const uint32_t unit1 = loader_word(word, TASK_WORD(unit1));
-    if (EXPERT_ROW_RUNS && expert_is_row(t->rows)) return expert_up_row_pages(l, t, &list, unit1);
-    struct expert_slice s = expert_slice_of(list, t->unit0, unit1, l->lane);
+    struct expert_slice s =
+        expert_slice_of(list, t->unit0, loader_word(word, TASK_WORD(unit1)), l->lane);
     struct expert_count pages = expert_count_of((s.last - s.first) * EXPERT_ITEM_BLOCKS * k_tiles);
     struct expert_run run;
     while (expert_slice_next(&s, l->lane, &run)) {
         const char *from =
             expert_page(t->image, run.entry.expert, EXPERT_UP_BLOCKS, run.block0, k_tiles);
-        const bool well = !EXPERT_ROW_RUNS && expert_is_row(t->rows)
+        const bool well = expert_is_row(t->rows)
                               ? loader_issue(l, from, (run.block1 - run.block0) * k_tiles)
                               : expert_run_pages(l, t->image, &run, &pages);
         if (!well) return false;
