@@ -280,27 +280,30 @@ static bool polls_all(const struct proof *f, const struct polled *p, const struc
 }
 
 /* Checks that the dependents together poll all that `writer` stores, that later tasks wait for all
- * of them, and that they share nothing plain with it. Then the order of the writer and a single
+ * of them, and that they store nothing that it may touch. Then the order of the writer and a single
  * dependent does not matter, and the order of the writer and all later tasks follows. */
 static int check_together(struct proof *f, uint32_t writer, struct polled *polled) {
     const struct prog_task *tasks = PROG(f->p, TASK);
     const uint32_t event = tasks[f->v->first_task + writer].trigger;
     const struct prog_event *e = &PROG(f->p, EVENT)[event];
     const uint32_t first = e->first_task - f->v->first_task;
-    bool state = false;
+    bool state = false, plain = false;
     for (uint32_t i = 1; i < e->n_tasks; i++)
         if (tasks[e->first_task + i].trigger != tasks[e->first_task].trigger)
             return no_ride(f, event, e->first_task + i,
                            "does not poll all that it waits for and triggers another event than "
                            "the dependents that poll the rest");
-    for (uint32_t k = f->first_access[first]; k < f->first_access[first + e->n_tasks]; k++)
-        state = state || is_state(f, access_of(f, k));
+    for (uint32_t k = f->first_access[first]; k < f->first_access[first + e->n_tasks]; k++) {
+        const struct access *a = access_of(f, k);
+        state = state || is_state(f, a);
+        plain = plain || (a->rect.write && is_plain(f, a));
+    }
     for (uint32_t k = f->first_access[writer]; k < f->first_access[writer + 1]; k++) {
         const struct access *a = access_of(f, k);
-        if (is_plain(f, a) || (state && is_state(f, a)))
+        if ((plain && is_plain(f, a)) || (state && is_state(f, a)))
             return no_ride(f, event, f->v->first_task + writer,
-                           "touches what is not flagged, and no single task polls all of its "
-                           "results");
+                           "touches what is not flagged, as its dependents do, and no single task "
+                           "polls all of its results");
         if (!is_result(f, a)) continue;
         if (polled->event != event || polled->object != a->object ||
             polled->row != first_row(f, a) || polled->n_rows != a->rect.n_rows)

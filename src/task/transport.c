@@ -11,8 +11,8 @@
  *     result depends on all that its producer read, so a dependent that has read the result knows
  *     that the producer's reads are done. (Other results of the producer carry their own flags.)
  *     Or the dependents together read all of it, every later task waits for all dependents (they
- *     trigger one event), and dependents and producers share no plain data: then the order of a
- *     single producer and a single dependent does not matter;
+ *     trigger one event), and dependents write no plain data or producers read none: then the order
+ *     of a single producer and a single dependent does not matter;
  *   - no dependent would poll more than options.transport_bytes with flags;
  *   - the variant has no JIT tasks: a worker that polls inside a task claims none, so the task
  *     that it waits for must have a worker.
@@ -220,12 +220,14 @@ static bool reads_are_fixed(const struct pass *p, int32_t task) {
     return op_split_of(p->g->tasks.items[task].kind) != SPLIT_SLICES;
 }
 
-/* Whether the task reads plain activations. Its outputs will be flagged. */
-static bool touches_plain(const struct pass *p, int32_t task) {
+/* Whether the task touches plain activations that it writes (`write`) or reads, by what is flagged
+ * so far. */
+static bool touches_plain(const struct pass *p, int32_t task, bool write) {
     int n;
     const struct region *r = access_of(p, task, &n);
     for (int i = 0; i < n; i++)
-        if (!r[i].write && !is_state(p, r[i].tensor) && !p->g->tensor_transport[r[i].tensor])
+        if (r[i].write == write && !is_state(p, r[i].tensor) &&
+            !p->g->tensor_transport[r[i].tensor])
             return true;
     return false;
 }
@@ -308,7 +310,7 @@ static bool each_reads_all(const struct pass *p, const struct hand_over *h) {
 }
 
 /* Whether the dependents together read all results, every later task waits for all of them, and
- * dependents and producers share nothing but flagged data. */
+ * dependents and producers share no state. */
 static bool all_read_all(const struct pass *p, const struct hand_over *h) {
     const struct task *tasks = p->g->tasks.items;
     bool state = false;
@@ -317,18 +319,31 @@ static bool all_read_all(const struct pass *p, const struct hand_over *h) {
         state = state || touches_state(p, h->first + (int32_t)i);
     }
     for (uint32_t w = 0; w < h->n_writers; w++)
-        if (touches_plain(p, h->writers[w]) || (state && touches_state(p, h->writers[w])) ||
+        if ((state && touches_state(p, h->writers[w])) ||
             !read_results_of(p, h->first, h->n, h->writers[w]))
             return false;
     return true;
 }
 
+/* Whether a dependent writes plain data and a producer reads some. */
+static bool shares_plain(const struct pass *p, const struct hand_over *h) {
+    bool writes = false, reads = false;
+    for (uint32_t i = 0; i < h->n && !writes; i++)
+        writes = touches_plain(p, h->first + (int32_t)i, true);
+    for (uint32_t w = 0; w < h->n_writers && writes && !reads; w++)
+        reads = touches_plain(p, h->writers[w], false);
+    return reads;
+}
+
+static struct hand_over hand_over_of(const struct pass *p, int32_t event, int32_t first_dependent) {
+    return (struct hand_over){first_dependent, p->g->events.items[event].n_dependents,
+                              p->first[event + 1] - p->first[event], p->writers + p->first[event]};
+}
+
 static bool can_ride(const struct pass *p, int32_t event, int32_t first_dependent) {
     const struct tgraph *g = p->g;
     if (event == g->start_event || event == g->end_event) return false;
-    const struct hand_over h = {first_dependent, g->events.items[event].n_dependents,
-                                p->first[event + 1] - p->first[event],
-                                p->writers + p->first[event]};
+    const struct hand_over h = hand_over_of(p, event, first_dependent);
     for (uint32_t w = 0; w < h.n_writers; w++)
         if (!writes_can_be_flagged(p, h.writers[w])) return false;
     for (uint32_t i = 0; i < h.n; i++)
@@ -341,6 +356,44 @@ static void flag_outputs(const struct pass *p, const struct task *t) {
     for (int i = 0; i < OP_MAX_OUT; i++)
         if (op->out[i] != NO_TENSOR && !is_state(p, op->out[i]) && !is_own(p, op->out[i]))
             p->g->tensor_transport[op->out[i]] = p->possible[op->out[i]];
+}
+
+static void flag_all(const struct pass *p) {
+    const struct tgraph *g = p->g;
+    for (int32_t i = 0; i < (int32_t)g->kernel->tensors.n; i++)
+        if (!is_own(p, i)) g->tensor_transport[i] = TRANSPORT_COUNTER;
+    for (size_t e = 0; e < g->events.n; e++)
+        for (uint32_t i = p->first[e]; g->events.items[e].data && i < p->first[e + 1]; i++)
+            flag_outputs(p, &g->tasks.items[p->writers[i]]);
+}
+
+/* Decides which events ride, and with them which tensors are flagged; returns how many ride. Events
+ * whose dependents only together read all results are looked at again, because what is plain
+ * follows from the other events. */
+static size_t decide(const struct pass *p) {
+    const struct tgraph *g = p->g;
+    size_t n = 0, before;
+    int32_t dependents = 0; /* first dependent of event e: they are in the order of events */
+    for (int32_t e = 0; e < (int32_t)g->events.n; e++) {
+        struct event *event = &g->events.items[e];
+        event->data = can_ride(p, e, dependents);
+        n += event->data;
+        dependents += (int32_t)event->n_dependents;
+    }
+    do {
+        before = n;
+        flag_all(p);
+        dependents = 0;
+        for (int32_t e = 0; e < (int32_t)g->events.n; e++) {
+            struct event *event = &g->events.items[e];
+            const struct hand_over h = hand_over_of(p, e, dependents);
+            dependents += (int32_t)event->n_dependents;
+            if (!event->data || !shares_plain(p, &h) || each_reads_all(p, &h)) continue;
+            event->data = false;
+            n--;
+        }
+    } while (n != before);
+    return n;
 }
 
 /* For every event, the events that it leads to through counters alone, itself included; an event
@@ -608,19 +661,9 @@ static int find_own(struct pass *p) {
 
 static int choose(struct pass *p) {
     struct tgraph *g = p->g;
-    int32_t dependents = 0; /* first dependent of event e: they are in the order of events */
-    bool any = false;
     TRY(prepare(p));
     TRY(find_own(p));
-    for (int32_t e = 0; e < (int32_t)g->events.n; e++) {
-        struct event *event = &g->events.items[e];
-        event->data = can_ride(p, e, dependents);
-        any = any || event->data;
-        dependents += (int32_t)event->n_dependents;
-        for (uint32_t i = p->first[e]; event->data && i < p->first[e + 1]; i++)
-            flag_outputs(p, &g->tasks.items[p->writers[i]]);
-    }
-    if (!any) return place_own(p);
+    if (decide(p) == 0) return place_own(p);
     bool ok, ends, apart;
     TRY(close_over_counters(p));
     TRY(plain_data_is_visible(p, &ok));

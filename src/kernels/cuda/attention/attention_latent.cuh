@@ -65,14 +65,15 @@ DEV char *latent_line(const struct warp_context *c, uint32_t share, uint32_t lin
 }
 
 /* Clears positions [begin, end) of a share, by one warp. Their weights are zero, but zero times NaN
- * is NaN. */
+ * is NaN. In a line positions follow each other, 128 bytes each. */
 template <bool PAGED>
 DEV void latent_zero(const struct warp_context *c, uint32_t share, uint32_t begin, uint32_t end) {
-    constexpr uint32_t chunks = 8 * LATENT_LINES;
+    const uint32_t from = begin % SHARE_POSITIONS * 128;
 #pragma unroll 1
-    for (uint32_t i = c->lane; i < (end - begin) * chunks; i += 32)
-        *(uint4 *)(latent_line<PAGED>(c, share, i % chunks / 8) +
-                   latent_chunk_at(begin + i / chunks, i % 8)) = make_uint4(0, 0, 0, 0);
+    for (uint32_t at = c->lane * 16; at < (end - begin) * 128; at += 512)
+#pragma unroll
+        for (uint32_t line = 0; line < LATENT_LINES; line++)
+            *(uint4 *)(latent_line<PAGED>(c, share, line) + from + at) = make_uint4(0, 0, 0, 0);
 }
 
 /* ---- queries ---- */

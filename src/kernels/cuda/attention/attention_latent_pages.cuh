@@ -6,7 +6,7 @@
  *
  *   before the event   wait for the pages of what earlier iterations wrote; clear positions that
  *                      the row does not see; look up where the others lie in the cache
- *   after it           copy the others into the pages; then attention_latent.cuh
+ *   after it           request the others, and the queries; then attention_latent.cuh
  *
  * Shared memory: queries and struct piece_shares of attention_latent.cuh lie in scratch.
  */
@@ -42,29 +42,22 @@ DEV struct latent_share latent_share_of(const struct warp_context *c,
     return s;
 }
 
-/* Copies the positions that the iteration adds to the share from the cache into its pages. The warp
- * loads as many chunks at once as a position has. Past the end the last chunk is repeated. */
+/* Requests the positions that the iteration adds to the share: from the cache into its pages. */
 DEV void latent_share_add(const struct warp_context *c, const struct cuda_task *task,
                           const struct latent_share *s) {
-    constexpr uint32_t CHUNKS = QN_KEY_DIM / 8, N = (CHUNKS + 31) / 32;
+    constexpr uint32_t CHUNKS = QN_KEY_DIM / 8;
     const uint16_t *kv = (const uint16_t *)task->more;
     const uint32_t n = (s->end - s->begin) * CHUNKS;
 #pragma unroll 1
-    for (uint32_t from = c->lane; from < n + c->lane; from += 32 * N) {
-        float4 v[N];
-#pragma unroll
-        for (uint32_t j = 0; j < N; j++) {
-            const uint32_t i = min(from + 32 * j, n - 1), position = s->begin + i / CHUNKS;
-            const uint32_t row = __shfl_sync(~0u, s->row, position % SHARE_POSITIONS);
-            v[j] = load4_l2((const float *)(kv + latent_at(row, position, i % CHUNKS * 8)));
-        }
-#pragma unroll
-        for (uint32_t j = 0; j < N; j++) {
-            const uint32_t i = min(from + 32 * j, n - 1), chunk = i % CHUNKS;
-            *(float4 *)(latent_line<true>(c, share_of_warp(c), chunk / 8) +
-                        latent_chunk_at(s->begin + i / CHUNKS, chunk % 8)) = v[j];
-        }
+    for (uint32_t from = 0; from < n; from += 32) {
+        const uint32_t i = from + c->lane, chunk = i % CHUNKS, position = s->begin + i / CHUNKS;
+        const uint32_t row = __shfl_sync(~0u, s->row, position % SHARE_POSITIONS);
+        if (i < n)
+            copy16_async(latent_line<true>(c, share_of_warp(c), chunk / 8) +
+                             latent_chunk_at(position, chunk % 8),
+                         kv + latent_at(row, position, chunk * 8));
     }
+    copy_commit();
 }
 
 /* Releases the item's pages after all warps have read them. */
@@ -85,6 +78,7 @@ DEV void latent_pages_item(struct warp_context *c, const struct cuda_task *task,
     float most[2];
     latent_share_add(c, task, s);
     if (new_queries) latent_queries(c, task, w->row, w->head);
+    copy_wait<0>();
     sync_compute();
     latent_weigh<true>(c, sees, first, most);
     latent_outputs<true>(c, sees, first, most, &y);
