@@ -448,7 +448,7 @@ static uint32_t eights_of(const struct cuda_proof *f, const struct prog_op *op) 
 }
 
 static uint64_t pieces_of(const struct cuda_proof *f, const struct prog_op *op) {
-    const uint64_t state = (uint64_t)op->attrs.heads * (op->attrs.DV + 2ull);
+    const uint64_t state = (uint64_t)op->attrs.heads * (op->attrs.DV + (uint64_t)PART_HEAD);
     const struct prog_tensor *squares = cuda_proof_tensor(f, op, F_MORE2);
     switch (op->kind) {
     case OP_ATTENTION_SPLIT:

@@ -75,6 +75,12 @@ enum { LOGIT_BAND_ROWS = 512, LOGIT_BAND_STEP = 128 };
  * position alone, so that the order of reduction does not depend on load. */
 enum { ATTENTION_PIECE = 128 };
 
+/* A part has the state of a head after a piece: its maximum, its sum, and from element PART_HEAD on
+ * its output. The elements between them are not used. So output begins with a sector of 32 bytes,
+ * flagged or not; with the output right behind the sum, blocks stored it at half the speed
+ * (bench/measurements.md). */
+enum { PART_HEAD = 16 };
+
 /* Most columns of a single row's activations that a GPU's task holds staged; wider ones are
  * packed. */
 enum { STAGED_COLUMNS = 15360 };

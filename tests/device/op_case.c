@@ -137,7 +137,7 @@ static void fill_activation(struct op_case *c, int32_t tensor) {
     }
     for (uint64_t i = 0; i < rows * cols; i++) {
         const double v = op_value(&values, i);
-        t->at[i] = states                            ? state_value(i, c->g->attrs.DV + 2, v)
+        t->at[i] = states                            ? state_value(i, c->g->attrs.DV + PART_HEAD, v)
                    : strcmp(of->name, "logits") == 0 ? 4 * v + (double)(i % 1021) / 512
                                                      : v;
     }
@@ -378,7 +378,7 @@ static bool has_states(const struct op_case *c, int32_t tensor) {
 }
 
 static void normalize_states(const struct op_case *c, struct reference_tensor *t) {
-    const uint64_t length = c->g->attrs.DV + 2;
+    const uint64_t length = c->g->attrs.DV + PART_HEAD;
     for (uint64_t i = 0; i < t->rows * t->cols; i += length)
         if (!isnan(t->at[i])) normalize_state(t->at + i, length);
 }

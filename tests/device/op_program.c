@@ -75,7 +75,7 @@ static uint64_t size_of(const struct kgraph *g, const struct op_form *f, enum op
     case S_PARTS: return (uint64_t)partial_count(partial_tiles((uint32_t)k)) * s->hidden;
     case S_N_HEADS: return s->n_heads;
     case S_PIECES: return g->n_pieces;
-    case S_STATE: return g->attrs.DV + 2;
+    case S_STATE: return g->attrs.DV + PART_HEAD;
     case S_KEY: return g->attrs.D;
     case S_KEYS: return (uint64_t)s->n_heads * g->attrs.D;
     case S_VALUE: return g->attrs.DV;

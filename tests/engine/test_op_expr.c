@@ -235,6 +235,11 @@ static struct place place_of(const struct step *s, int32_t tensor, const uint8_t
     return (struct place){v, before, last, MAX(mine / lead, (uint64_t)1), 1, last};
 }
 
+/* The output of a part is the part's last columns (PART_HEAD). */
+static void place_last(const char *name, struct place *p) {
+    if (strcmp(name, "part.out") == 0) p->offset = p->lead_stride - p->part;
+}
+
 static double *element(const struct place *p, uint64_t flat) {
     const uint64_t run = flat / p->part;
     return &p->v->at[p->offset + run / p->per_row * p->row_stride +
@@ -301,6 +306,7 @@ static void operand_cells(struct step *s, uint32_t arg, int32_t tensor, struct c
     struct place p;
     if (!place_beside(s, tensor, all, s->x.n_args, arg, &p))
         p = place_of(s, tensor, a->dims, a->n_dims, before, weight);
+    place_last(a->name, &p);
     if (before == (weight ? p.v->rows * p.v->cols : p.lead_stride)) return;
     assert_int_equal(cells_make(NULL, &s->arena, &s->g, s->x.nodes[a->node].dims, out), QN_OK);
     for (uint64_t i = 0; i < out->n; i++)
@@ -538,6 +544,7 @@ static void check_output(struct step *s, uint32_t which, const struct cells *v) 
     }
     if (!place_beside(s, tensor, all, s->x.n_out, which, &p))
         p = place_of(s, tensor, o->dims, o->n_dims, before, false);
+    place_last(o->name, &p);
     if (before == p.lead_stride) return; /* no elements */
     for (uint64_t i = 0; i < n; i++)
         if (!isnan(*element(&p, i))) largest = fmax(largest, fabs(*element(&p, i)));

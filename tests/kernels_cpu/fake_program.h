@@ -126,7 +126,7 @@ static inline void fake_ops_attention(struct fake *f) {
     op = fake_op(f, OP_ATTENTION_SPLIT, 1, 0, T);
     op->in[ATTENTION_Q] = q, op->in[ATTENTION_KV] = kv;
     uint32_t P = (f->config.max_model_len + ATTENTION_PIECE - 1) / ATTENTION_PIECE;
-    uint32_t part = op->out[0] = fake_tensor(f, F32, 1, T, s->n_heads, P, row->v_width + 2u);
+    uint32_t part = op->out[0] = fake_tensor(f, F32, 1, T, s->n_heads, P, row->v_width + PART_HEAD);
     op = fake_op(f, OP_ATTENTION_MERGE, s->n_heads, 0, T);
     op->in[MERGE_PART] = part;
     op->out[0] = fake_tensor(f, F32, 1, T, o_size, 1, 1);

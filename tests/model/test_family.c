@@ -164,7 +164,7 @@ static void attention_can_be_split(void **state) {
              6);
     const struct tensor *part = &o.g.tensors.items[o.g.ops.items[2].out[0]];
     assert_int_equal(part->shape[2], (1000 + ATTENTION_PIECE - 1) / ATTENTION_PIECE);
-    assert_int_equal(part->shape[3], 12);
+    assert_int_equal(part->shape[3], 10 + PART_HEAD);
     close_graph(&o);
 }
 

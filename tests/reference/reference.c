@@ -404,21 +404,27 @@ static void attend_whole(const struct reference *r, const struct op_attrs *a,
     free(state);
 }
 
-/* The same by pieces: part[n_heads][P][DV + 2]. */
+/* The same by pieces: part[n_heads][P][DV + PART_HEAD]. */
 static void attend_pieces(const struct reference *r, const struct op_attrs *a,
                           const struct reference_tensor *kv, uint32_t t, const double *q,
                           double *part) {
-    const uint64_t D = a->D, P = r->g->n_pieces;
+    const uint64_t D = a->D, V = a->DV, P = r->g->n_pieces;
+    double *state = take(V + 2, sizeof *state);
     uint32_t lo, hi;
     seen_by(r, a->window, t, &lo, &hi);
     for (uint32_t h = 0; h < a->heads; h++)
-        for (uint32_t p = lo / ATTENTION_PIECE; p * ATTENTION_PIECE < hi; p++)
+        for (uint32_t p = lo / ATTENTION_PIECE; p * ATTENTION_PIECE < hi; p++) {
+            double *to = part + (h * P + p) * (V + PART_HEAD);
             attend(r, a, kv, (uint32_t)r->slot[t], h, q + h * D, MAX(lo, p * ATTENTION_PIECE),
-                   MIN(hi, (p + 1) * ATTENTION_PIECE), part + (h * P + p) * (a->DV + 2ull));
+                   MIN(hi, (p + 1) * ATTENTION_PIECE), state);
+            memcpy(to, state, 2 * sizeof *to);
+            memcpy(to + PART_HEAD, state + 2, V * sizeof *to);
+        }
+    free(state);
 }
 
 static uint64_t part_columns(const struct reference *r, const struct op_attrs *a) {
-    return (uint64_t)a->heads * r->g->n_pieces * (a->DV + 2);
+    return (uint64_t)a->heads * r->g->n_pieces * (a->DV + PART_HEAD);
 }
 
 void reference_op_attention(struct reference *r, const struct kop *op) {
@@ -468,19 +474,20 @@ void reference_op_attention_merge(struct reference *r, const struct kop *op) {
     operand_make(r, op, 0, a->heads * D);
     for (uint32_t t = 0; t < r->n_rows; t++)
         for (uint32_t h = 0; h < a->heads; h++) {
-            const double *part = operand_row(operand_in(r, op, MERGE_PART), t) + h * P * (D + 2);
+            const double *part =
+                operand_row(operand_in(r, op, MERGE_PART), t) + h * P * (D + PART_HEAD);
             double *o = operand_out_row(r, op, 0, t) + h * D, max = -INFINITY, sum = 0;
             uint32_t lo, hi;
             seen_by(r, a->window, t, &lo, &hi);
             const uint64_t first = lo / ATTENTION_PIECE;
             const uint64_t end = CEIL_DIV(hi, (uint32_t)ATTENTION_PIECE);
-            for (uint64_t p = first; p < end; p++) max = fmax(max, part[p * (D + 2)]);
+            for (uint64_t p = first; p < end; p++) max = fmax(max, part[p * (D + PART_HEAD)]);
             memset(o, 0, D * sizeof *o);
             for (uint64_t p = first; p < end; p++) {
-                const double *state = part + p * (D + 2);
+                const double *state = part + p * (D + PART_HEAD);
                 const double weight = exp(state[0] - max);
                 sum += weight * state[1];
-                for (uint64_t i = 0; i < D; i++) o[i] += weight * state[2 + i];
+                for (uint64_t i = 0; i < D; i++) o[i] += weight * state[PART_HEAD + i];
             }
             for (uint64_t i = 0; i < D; i++) o[i] /= sum;
         }

@@ -82,7 +82,7 @@ size_t cpu_attention_step_scratch(const struct prog_header *program, const struc
 /* The heads of MERGE: one at a time, as wide as its parts are. */
 static struct heads merged_heads(const struct cpu_task *t) {
     const struct prog_tensor *part = &PROG(t->program, TENSOR)[t->op->in[MERGE_PART]];
-    return (struct heads){.n = t->op->attrs.heads, .group = 1, .V = part->shape[3] - 2};
+    return (struct heads){.n = t->op->attrs.heads, .group = 1, .V = part->shape[3] - PART_HEAD};
 }
 
 size_t cpu_attention_merge_scratch(const struct prog_header *program, const struct prog_op *op) {
@@ -187,22 +187,31 @@ void cpu_attention(const struct cpu_task *t) {
         attend_context(t, &cache, &l, (uint32_t)(i / heads.n_kv), (uint32_t)(i % heads.n_kv));
 }
 
-/* part[T, n_heads, P, V + 2]; pieces are numbered from the start of the request. */
+/* part[T, n_heads, P, V + PART_HEAD]; pieces are numbered from the start of the request. */
 static size_t part_index(const struct heads *h, uint32_t P, uint32_t row, uint32_t head,
                          uint32_t piece) {
     assert(piece < P);
-    return (((size_t)row * h->n + head) * P + piece) * state_size(h);
+    return (((size_t)row * h->n + head) * P + piece) * ((size_t)h->V + PART_HEAD);
+}
+
+static void part_store(const struct heads *h, const float *state, float *part) {
+    memcpy(part, state, 2 * sizeof *part);
+    memcpy(part + PART_HEAD, state + 2, h->V * sizeof *part);
+}
+
+static void part_load(const struct heads *h, const float *part, float *state) {
+    memcpy(state, part, 2 * sizeof *part);
+    memcpy(state + 2, part + PART_HEAD, h->V * sizeof *part);
 }
 
 /* Stores the states of a KV head's group as parts of its heads. */
 static void store_parts(const struct cpu_task *t, const struct heads *heads, uint32_t row,
                         uint32_t kv_head, uint32_t piece, const float *state) {
     const uint32_t P = PROG(t->program, TENSOR)[t->op->out[0]].shape[2];
-    const size_t size = state_size(heads);
     float *part = tile_out(t, 0);
     for (uint32_t h = 0; h < heads->group; h++)
-        memcpy(part + part_index(heads, P, row, kv_head * heads->group + h, piece),
-               state + h * size, size * sizeof(float));
+        part_store(heads, state + h * state_size(heads),
+                   part + part_index(heads, P, row, kv_head * heads->group + h, piece));
 }
 
 /* SPLIT, or with `step` STEP. */
@@ -249,10 +258,11 @@ void cpu_attention_merge(const struct cpu_task *t) {
     for (uint32_t r = t->task->row0; r < end; r++) {
         struct context c = context_of_row(t, r);
         for (uint32_t h = t->task->unit0; h < t->task->unit1; h++) {
-            memcpy(l.sum, part + part_index(&heads, P, r, h, c.first_piece),
-                   state_size(&heads) * sizeof(float));
-            for (uint32_t p = 1; p < c.n_pieces; p++)
-                merge(l.sum, part + part_index(&heads, P, r, h, c.first_piece + p), heads.V);
+            part_load(&heads, part + part_index(&heads, P, r, h, c.first_piece), l.sum);
+            for (uint32_t p = 1; p < c.n_pieces; p++) {
+                part_load(&heads, part + part_index(&heads, P, r, h, c.first_piece + p), l.piece);
+                merge(l.sum, l.piece, heads.V);
+            }
             store_output(t, &heads, r, h, l.sum);
         }
     }

@@ -7,12 +7,12 @@
 /* a[V] of a head's pieces, of which those that the row does not see are left out. */
 static void merge(const double *parts, uint64_t first, uint64_t end, uint64_t V, double *a) {
     double max = -INFINITY, sum = 0;
-    for (uint64_t p = first; p < end; p++) max = fmax(max, parts[p * (V + 2)]);
+    for (uint64_t p = first; p < end; p++) max = fmax(max, parts[p * (V + PART_HEAD)]);
     for (uint64_t i = 0; i < V; i++) a[i] = 0;
     for (uint64_t p = first; p < end; p++) {
-        const double *state = parts + p * (V + 2), by = exp(state[0] - max);
+        const double *state = parts + p * (V + PART_HEAD), by = exp(state[0] - max);
         sum += by * state[1];
-        for (uint64_t i = 0; i < V; i++) a[i] += by * state[2 + i];
+        for (uint64_t i = 0; i < V; i++) a[i] += by * state[PART_HEAD + i];
     }
     for (uint64_t i = 0; i < V; i++) a[i] /= sum;
 }
@@ -27,7 +27,8 @@ void reference_op_latent_merge(struct reference *r, const struct kop *op) {
         const uint64_t hi = (uint64_t)r->position[t] + 1;
         const uint64_t lo = at->window != 0 && hi > at->window ? hi - at->window : 0;
         for (uint64_t h = 0; h < at->heads; h++) {
-            const double *parts = operand_row(operand_in(r, op, VALUES_A), t) + h * P * (V + 2);
+            const double *parts =
+                operand_row(operand_in(r, op, VALUES_A), t) + h * P * (V + PART_HEAD);
             merge(parts, lo / ATTENTION_PIECE, (hi - 1) / ATTENTION_PIECE + 1, V, a);
             for (uint64_t n = h * N; n < (h + 1) * N; n++)
                 operand_out_row(r, op, 0, t)[n] = operand_dot(a, operand_row(w, n), V);

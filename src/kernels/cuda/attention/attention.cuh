@@ -25,8 +25,8 @@
 #define STEP_TOKENS (16 / SUB_HEADS)
 /* How many of a lane's two rows, g and g + 8, the heads of one token can occupy. */
 #define HEAD_HALVES (SUB_HEADS > 8 ? 2 : 1)
-#define PAIRS       ((QN_HEAD_DIM + 31) / 32) /* 32 columns of q and k: two mma steps */
-#define STATE_SIZE  (QN_VALUE_DIM + 2)        /* max, sum, unnormalised output */
+#define PAIRS       ((QN_HEAD_DIM + 31) / 32)  /* 32 columns of q and k: two mma steps */
+#define STATE_SIZE  (QN_VALUE_DIM + PART_HEAD) /* max, sum; unnormalised output */
 
 /* Up to 16 query rows that share a KV head. */
 struct attention_step {

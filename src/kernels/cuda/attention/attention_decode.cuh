@@ -192,7 +192,7 @@ DEV void decode_part(const struct warp_context *c, struct operand parts, uint32_
                 const uint32_t d = (c->warp + WARPS * i) * 16 + 8 * u + c->lane % 4 * 2;
                 const float *of = &y->out[i][u][2 * h];
                 if (d < QN_HEAD_DIM)
-                    operand_put2(operand_from(to, 2 + d), make_float2(of[0], of[1]));
+                    operand_put2(operand_from(to, PART_HEAD + d), make_float2(of[0], of[1]));
             }
     }
 }

@@ -141,7 +141,7 @@ DEV void run_store(const struct warp_context *c, const struct attention_item *w,
             const uint32_t d = 8 * i + c->lane % 4 * 2;
             const float *of = &part->out[i / 2][i % 2][2 * h];
             if (8 * i < QN_HEAD_DIM)
-                operand_put2(operand_from(head, 2 + d), make_float2(of[0], of[1]));
+                operand_put2(operand_from(head, PART_HEAD + d), make_float2(of[0], of[1]));
         }
     }
 }

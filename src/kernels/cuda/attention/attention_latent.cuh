@@ -225,7 +225,7 @@ template <bool FLAGGED>
 DEV void latent_head_store(const struct warp_context *c, float *to, uint32_t flag,
                            const struct latent_state *y, int h) {
     constexpr uint32_t EACH = FLAGGED ? 2 : 1; /* words of an element */
-    float *columns = to + (2 + latent_column(c, 0, 0)) * EACH;
+    float *columns = to + (PART_HEAD + latent_column(c, 0, 0)) * EACH;
     if (c->warp == 0 && c->lane % 4 == 0) words_put2<FLAGGED>(to, y->max[h], y->sum[h], flag);
 #pragma unroll
     for (uint32_t n = 0; n < LATENT_OF_A_WARP; n++)

@@ -6,7 +6,7 @@
  * 256 pieces at once. Then each warp adds the pieces in order for 16 columns and loads many pieces
  * ahead. Both ways do the same operations on the same numbers.
  *
- * Bytes: (width of a value + 2) * 4 per piece, from L2 where it fits.
+ * Bytes: (width of a value + 2) * 4 read per piece, from L2 where it fits.
  *
  * Scratch (long):   0             factors[256]
  *                   MERGE_SUMS  sums[256]
@@ -72,7 +72,7 @@ template <bool FLAGGED>
 DEV void merge_pieces_short(const struct cuda_task *task, const struct merge_item *m,
                             uint32_t *hint) {
     const int most = MERGE_LONG - 1;
-    const uint32_t at = (2 + min(m->column, QN_VALUE_DIM - 2u)) / 2;
+    const uint32_t at = (PART_HEAD + min(m->column, QN_VALUE_DIM - 2u)) / 2;
     const struct operand part = {m->part.at, FLAGGED ? m->part.flag : 0};
     uint4 state[most], value[most];
     bool there;
@@ -173,7 +173,7 @@ template <bool FLAGGED>
 DEV void merge_pieces(const struct warp_context *c, struct operand part, uint32_t n,
                       uint32_t column, struct merged *y) {
     const int at_once = 8, ahead = FLAGGED ? 8 : 32; /* of each half of the warp */
-    const uint32_t odd = c->lane / MERGE_COLUMNS, at = 2 + min(column, QN_VALUE_DIM - 1u);
+    const uint32_t odd = c->lane / MERGE_COLUMNS, at = PART_HEAD + min(column, QN_VALUE_DIM - 1u);
     const struct operand from = {part.at, FLAGGED ? part.flag : 0};
     uint2 v[ahead];
 #pragma unroll

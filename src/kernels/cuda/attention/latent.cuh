@@ -576,7 +576,7 @@ DEV void merged_columns(const struct merged_parts (&parts)[TOKENS], uint32_t mos
             for (uint32_t j = 0; j < PIECES; j++) {
                 const struct operand from = merged_piece(&parts[k], first + j);
                 state[k][j] = operand_ask2(from, 0);
-                value[k][j] = operand_ask2(from, (2 + d) / 2);
+                value[k][j] = operand_ask2(from, (PART_HEAD + d) / 2);
             }
 #pragma unroll
         for (uint32_t k = 0; k < TOKENS; k++)
@@ -584,7 +584,7 @@ DEV void merged_columns(const struct merged_parts (&parts)[TOKENS], uint32_t mos
             for (uint32_t j = 0; j < PIECES; j++) {
                 const struct operand from = merged_piece(&parts[k], first + j);
                 const float2 of = operand_await2(from, 0, state[k][j]); /* maximum and sum */
-                const float2 v = operand_await2(from, (2 + d) / 2, value[k][j]);
+                const float2 v = operand_await2(from, (PART_HEAD + d) / 2, value[k][j]);
                 merged_add(&m[k], first + j < parts[k].n, of, v);
             }
     }
@@ -664,7 +664,7 @@ DEV struct merged_two merged_long(const struct warp_context *c, const struct mer
 #pragma unroll 1
     for (uint32_t left = parts->n; left > 0; part += COMPUTE_THREADS * STATE_SIZE) {
         const uint32_t n = min(left, (uint32_t)COMPUTE_THREADS);
-        const float *from = part + 2 + min(d, QN_VALUE_DIM - 2u);
+        const float *from = part + PART_HEAD + min(d, QN_VALUE_DIM - 2u);
         float2 v[MERGED_AHEAD];
         const float2 mine =
             c->thread < n ? load2_l2(part + c->thread * STATE_SIZE) : make_float2(0, 0);
