@@ -307,8 +307,9 @@ struct cuda_task {
      *        EXPERT_GATE_UP list; EXPERT_DOWN struct cuda_beyond
      * more   QKV_HEADS q_norm; QKV_FUSED k_norm; ATTENTION, SPLIT, STEP, WHOLE kv; LINEAR,
      *        SPLITK_SUM and EXPERT_DOWN residual; GATED_MLP bu; SAMPLE part; LATENT_HEADS c; ROUTE
-     *        weight; EXPERT_GATE_UP slots
-     * more2  QKV_HEADS, STEP and WHOLE k_norm; others squares, written or read
+     *        weight; EXPERT_GATE_UP logits
+     * more2  QKV_HEADS, STEP and WHOLE k_norm; EXPERT_GATE_UP slots; others squares, written or
+     *        read
      * out    the first result; RESET_SENTINELS: the first byte of all units
      * out2   EMBED, LINEAR, SPLITK_SUM and EXPERT_DOWN normed; QKV_HEADS, QKV_FUSED, LATENT_HEADS
      *        kv; LM_HEAD part; ROUTE slots */
@@ -333,7 +334,7 @@ enum cuda_task_flag {
         1, /* the trigger may activate the end event: the block must notice if it does */
     /* Operands that carry flags: */
     CUDA_IN_FLAGGED = 2,
-    CUDA_MORE_FLAGGED = 4, /* the residual of LINEAR and EXPERT_DOWN, c of LATENT_HEADS */
+    CUDA_MORE_FLAGGED = 4, /* the residual of LINEAR and EXPERT_DOWN, c of LATENT_HEADS, logits */
     CUDA_OUT_FLAGGED = 8,
     /* The event is carried by data (task/transport.c): its counter is a hint and orders nothing. */
     CUDA_WAIT_HINT = 16,
@@ -345,8 +346,8 @@ enum cuda_task_flag {
     /* The residual was written by this worker, earlier in its list: it needs no event. */
     CUDA_MORE_OWN = 1024,
     /* EXPERT_DOWN: an EXPERT_GATE_UP with the same list of experts is earlier in this worker's
-     * list. The loader has waited for the list of experts there, and need not wait for this task's
-     * event. */
+     * list. The loader has waited for the list of experts there, or for the logits that it follows
+     * from, and need not wait for this task's event. */
     CUDA_LIST_KNOWN = 2048,
 };
 

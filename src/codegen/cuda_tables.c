@@ -429,7 +429,7 @@ static uint16_t n_eights(const struct prog_header *p, const struct prog_op *op) 
 static uint32_t n_pieces(const struct prog_header *p, const struct prog_op *op) {
     switch (op->kind) {
     case OP_ATTENTION_SPLIT:
-    case OP_ATTENTION_STEP: return tensor_of(p, op->out[0])->shape[2]; /* [T, n_heads, P, D + 2] */
+    case OP_ATTENTION_STEP: return tensor_of(p, op->out[0])->shape[2]; /* [T, n_heads, P, part] */
     case OP_LATENT_MERGE:
     case OP_ATTENTION_MERGE: return tensor_of(p, op->in[MERGE_PART])->shape[2];
     case OP_PACK_LOGITS: return eights_of(tensor_of(p, op->in[PACK_X]));
@@ -501,6 +501,9 @@ static uint16_t flags_of(const struct prog_header *p, const struct prog_variant 
     if (travels_by(in, TRANSPORT_PAIR)) flags |= CUDA_IN_PAIRED;
     if (travels_by(residual_of(p, op), TRANSPORT_FLAG)) flags |= CUDA_MORE_FLAGGED;
     if (op->kind == OP_LATENT_HEADS && travels_by(tensor_of(p, op->in[LATENT_C]), TRANSPORT_FLAG))
+        flags |= CUDA_MORE_FLAGGED;
+    if (op->kind == OP_EXPERT_GATE_UP &&
+        travels_by(tensor_of(p, op->in[GATE_UP_LOGITS]), TRANSPORT_FLAG))
         flags |= CUDA_MORE_FLAGGED;
     if (travels_by(out, TRANSPORT_FLAG)) flags |= CUDA_OUT_FLAGGED;
     if (travels_by(rounded, TRANSPORT_PAIR)) flags |= CUDA_OUT_PAIRED;

@@ -57,19 +57,16 @@ static bool find_known(const struct binder *b, const char *word, uint64_t *value
         const char *name;
         uint64_t value;
     } known[] = {
-        {"T", g->n_rows},
-        {"L", g->n_logit_rows},
+        {"T", g->n_rows},         {"L", g->n_logit_rows},
         {"P", g->n_pieces},
 #define KNOWN_COUNT(name) {#name, a->name},
 #define KNOWN_NUMBER(name)
 #define KNOWN_REAL(name)
 #define ATTR(kind, name, ...) KNOWN_##kind(name)
 #include "graph/attr.def"
-        {"PARTIALS", PARTIALS},
-        {"SQUARES_COLUMNS", SQUARES_COLUMNS},
-        {"PACK_K", PACK_K},
-        {"EXPERT_STRETCH", EXPERT_STRETCH},
-        {"RESET_UNITS", RESET_UNITS},
+        {"PARTIALS", PARTIALS},   {"SQUARES_COLUMNS", SQUARES_COLUMNS},
+        {"PACK_K", PACK_K},       {"EXPERT_STRETCH", EXPERT_STRETCH},
+        {"PART_HEAD", PART_HEAD}, {"RESET_UNITS", RESET_UNITS},
         {"LM_BLOCK", LM_BLOCK},
     };
     for (size_t i = 0; i < COUNT_OF(known); i++)

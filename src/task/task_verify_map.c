@@ -44,6 +44,7 @@ static void set_given(struct names *n) {
     set(n, "SQUARES_COLUMNS", SQUARES_COLUMNS, true);
     set(n, "PACK_K", PACK_K, true);
     set(n, "EXPERT_STRETCH", EXPERT_STRETCH, true);
+    set(n, "PART_HEAD", PART_HEAD, true);
     set(n, "LM_BLOCK", LM_BLOCK, true);
     set(n, "RESET_UNITS", RESET_UNITS, true);
 }

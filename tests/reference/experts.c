@@ -135,6 +135,11 @@ bool experts_fill(struct reference *r, const struct kop *op, int32_t tensor) {
     const int32_t list = find(op, "list"), slots = find(op, "slots");
     const bool is_ids = tensor == find(op, "ids");
     if (fill_slots(r, op, tensor)) return true;
+    if (list != NO_TENSOR && tensor == find(op, "logits")) { /* from which the list follows */
+        const struct reference_tensor *t = reference_make(r, tensor, 0, 0);
+        for (uint64_t i = 0; i < t->rows * t->cols; i++) t->at[i] = scrambled(i);
+        return true;
+    }
     if (tensor != list && tensor != slots && !is_ids) return false;
     double *scores = malloc((size_t)r->n_rows * a->experts * sizeof *scores);
     double *ids = malloc((size_t)r->n_rows * a->top_k * sizeof *ids);

@@ -181,7 +181,8 @@ static inline int fixture_experts(struct diag *d, struct kgraph *g, int layer,
     if (cuts & KGRAPH_GROUP) return fixture_grouped(d, g, layer, n, cuts, out[0], next, s);
     TRY(kgraph_op(d, g, OP_ROUTE, layer, out, route));
     TRY(fixture_shared(d, g, layer, n, cuts, s, &shared));
-    int32_t up[6] = {s->x, norm, route[ROUTE_OUT_LIST], route[ROUTE_OUT_SLOTS]};
+    int32_t up[7] = {s->x, norm, route[ROUTE_OUT_LIST], route[ROUTE_OUT_SLOTS]};
+    up[GATE_UP_LOGITS] = g->n_rows == 1 ? out[0] : NO_TENSOR;
     TRY(kgraph_weight_stacked(d, g, n->eg, e->n, DTYPE_BF16, e->width, 1, H, &up[GATE_UP_WG]));
     TRY(kgraph_weight_stacked(d, g, n->eu, e->n, DTYPE_BF16, e->width, 1, H, &up[GATE_UP_WU]));
     TRY(kgraph_op(d, g, OP_EXPERT_GATE_UP, layer, up, out));

@@ -41,7 +41,9 @@ static const struct form_row forms[] = {
 const struct op_test op_test_expert_gate_up = {
     .set = EXPERTS,
     .absolute = 2e-5,
-    .shapes = {{"wg", {S_EXPERTS, S_WIDTH, S_HIDDEN}}, {"wu", {S_EXPERTS, S_WIDTH, S_HIDDEN}}},
+    .shapes = {{"wg", {S_EXPERTS, S_WIDTH, S_HIDDEN}},
+               {"wu", {S_EXPERTS, S_WIDTH, S_HIDDEN}},
+               {"logits", {S_ROWS, S_ROUTED}}},
     .fill = experts_fill,
     FORMS(forms),
 };

@@ -80,33 +80,53 @@ DEV void latent_zero(const struct warp_context *c, uint32_t share, uint32_t begi
 
 enum { LATENT_FULL_STEPS = QN_N_HEADS % 16 == 0 }; /* every step of heads has 16 */
 
-/* Stores the row's queries of a step of heads as 16-bit floats, and zeros for missing heads. A
- * thread loads all its chunks at once. Past the end the last chunk is repeated. */
-DEV void latent_queries(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
-                        uint32_t step) {
-    constexpr uint32_t CHUNKS = QN_KEY_DIM / 8, ALL = 16 * CHUNKS;
-    constexpr uint32_t N = (ALL + COMPUTE_THREADS - 1) / COMPUTE_THREADS;
-    const float *in =
-        (const float *)task->in + ((uint64_t)row * QN_N_HEADS + step * 16) * QN_KEY_DIM;
-    const uint32_t n_heads = min(QN_N_HEADS - step * 16, 16u);
-    float4 even[N], odd[N];
+/* Chunks of eight columns of a thread's queries, of 16 heads: where they lie in the input, and in
+ * shared memory, in bytes. They are found before the event. Past the end the last chunk is
+ * repeated. */
+enum {
+    LATENT_CHUNKS = 16 * QN_KEY_DIM / 8, /* of all threads */
+    LATENT_EACH = (LATENT_CHUNKS + COMPUTE_THREADS - 1) / COMPUTE_THREADS,
+};
+struct latent_chunks {
+    uint32_t from[LATENT_EACH], to[LATENT_EACH];
+};
+
+DEV struct latent_chunks latent_chunks_of(const struct warp_context *c) {
+    struct latent_chunks q;
 #pragma unroll
-    for (uint32_t j = 0; j < N; j++) {
-        const uint32_t i = min(c->thread + j * COMPUTE_THREADS, ALL - 1);
-        const uint32_t m = LATENT_FULL_STEPS ? i / CHUNKS : min(i / CHUNKS, n_heads - 1);
-        const float *from = in + m * QN_KEY_DIM + i % CHUNKS * 8;
-        even[j] = load4_l2(from);
-        odd[j] = load4_l2(from + 4);
+    for (uint32_t j = 0; j < LATENT_EACH; j++) {
+        const uint32_t i = min(c->thread + j * COMPUTE_THREADS, LATENT_CHUNKS - 1u);
+        const uint32_t m = i / (QN_KEY_DIM / 8), chunk = i % (QN_KEY_DIM / 8);
+        q.from[j] = (m * QN_KEY_DIM + chunk * 8) * 4;
+        q.to[j] = LATENT_QUERIES + latent_chunk_at(m, chunk);
+        KEEP(q.from[j]);
+        KEEP(q.to[j]);
+    }
+    return q;
+}
+
+/* Stores the row's queries of a step of heads as 16-bit floats, and zeros for missing heads. A
+ * thread loads all its chunks at once. */
+DEV void latent_queries(const struct warp_context *c, const struct cuda_task *task,
+                        const struct latent_chunks *q, uint32_t row, uint32_t step) {
+    const char *in =
+        (const char *)task->in + ((uint64_t)row * QN_N_HEADS + step * 16) * QN_KEY_DIM * 4;
+    const uint32_t end = min(QN_N_HEADS - step * 16, 16u) * QN_KEY_DIM * 4;
+    float4 even[LATENT_EACH], odd[LATENT_EACH];
+#pragma unroll
+    for (uint32_t j = 0; j < LATENT_EACH; j++) {
+        const char *from = in + (LATENT_FULL_STEPS ? q->from[j] : min(q->from[j], end - 32));
+        even[j] = load4_l2((const float *)from);
+        odd[j] = load4_l2((const float *)from + 4);
     }
 #pragma unroll
-    for (uint32_t j = 0; j < N; j++) {
-        const uint32_t i = min(c->thread + j * COMPUTE_THREADS, ALL - 1), m = i / CHUNKS;
+    for (uint32_t j = 0; j < LATENT_EACH; j++) {
         const uint4 of =
             make_uint4(pack_pair<KV_E>(even[j].x, even[j].y), pack_pair<KV_E>(even[j].z, even[j].w),
                        pack_pair<KV_E>(odd[j].x, odd[j].y), pack_pair<KV_E>(odd[j].z, odd[j].w));
-        if (c->thread + j * COMPUTE_THREADS >= ALL) break;
-        *(uint4 *)(shared_memory + LATENT_QUERIES + latent_chunk_at(m, i % CHUNKS)) =
-            LATENT_FULL_STEPS || m < n_heads ? of : make_uint4(0, 0, 0, 0);
+        if (c->thread + j * COMPUTE_THREADS >= LATENT_CHUNKS) break;
+        *(uint4 *)(shared_memory + q->to[j]) =
+            LATENT_FULL_STEPS || q->from[j] < end ? of : make_uint4(0, 0, 0, 0);
     }
 }
 

@@ -276,7 +276,8 @@ DEV void latent_run(const struct warp_context *c, const struct cuda_task *task,
                     const struct latent_item *w, struct latent_held *held) {
     struct latent_state all = {}, piece = {};
     latent_rest(c, task, w, latent_first(w), held);
-    latent_queries(c, task, w->row, w->step);
+    const struct latent_chunks queries = latent_chunks_of(c);
+    latent_queries(c, task, &queries, w->row, w->step);
 #pragma unroll 1
     for (uint32_t p = w->piece; p < w->piece_end; p++) {
         piece = {};

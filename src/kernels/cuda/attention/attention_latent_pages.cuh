@@ -71,13 +71,13 @@ DEV void latent_pages_release(struct warp_context *c) {
 /* new_queries: the item before had another row or step of heads. */
 DEV void latent_pages_item(struct warp_context *c, const struct cuda_task *task,
                            const struct attention_item *w, const struct latent_share *s,
-                           bool new_queries) {
+                           const struct latent_chunks *queries, bool new_queries) {
     const struct latent_sight sees = {w->lo, w->hi};
     const uint32_t first = w->piece * ATTENTION_PIECE;
     struct latent_state y;
     float most[2];
     latent_share_add(c, task, s);
-    if (new_queries) latent_queries(c, task, w->row, w->head);
+    if (new_queries) latent_queries(c, task, queries, w->row, w->head);
     copy_wait<0>();
     sync_compute();
     latent_weigh<true>(c, sees, first, most);
@@ -89,6 +89,7 @@ DEV void latent_pages_item(struct warp_context *c, const struct cuda_task *task,
 /* False: the launch ends. */
 DEV bool run_latent_pages(struct warp_context *c, const struct cuda_task *task) {
     struct attention_item w = items_first(c, task);
+    const struct latent_chunks queries = latent_chunks_of(c);
     struct latent_share s = {};
     uint32_t row = ~0u, head = 0;
     if (w.left > 0) s = latent_share_of(c, &w);
@@ -96,7 +97,7 @@ DEV bool run_latent_pages(struct warp_context *c, const struct cuda_task *task) 
     if (c->thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
 #pragma unroll 1
     while (w.left > 0) {
-        latent_pages_item(c, task, &w, &s, w.row != row || w.head != head);
+        latent_pages_item(c, task, &w, &s, &queries, w.row != row || w.head != head);
         row = w.row;
         head = w.head;
         items_skip(SHARED, &w, 1);

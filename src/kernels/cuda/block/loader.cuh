@@ -72,6 +72,9 @@ struct loader {
     uint32_t list_key; /* attention_pages.cuh: the task whose first item is `item` */
     struct attention_item item;
     struct pages_step step; /* its first items */
+    /* expert_pages.cuh: the experts of the layer, if the loader has chosen them: the lane's one. */
+    uint32_t chosen;
+    bool chose;
 };
 
 /* The loader's copy of a task's descriptor. */

@@ -18,7 +18,7 @@ DEV bool loader_work(struct loader *l, uint32_t word, const struct cuda_task *fr
 #if QN_EXPERTS
     if (work_is_of_experts(t.kind)) {
         l->between = false;
-        if (!expert_pages(l, &t, word)) return false;
+        if (!expert_pages(l, &t, word, from)) return false;
         loader_trace(l, t.index);
         return true;
     }

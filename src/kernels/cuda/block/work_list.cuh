@@ -8,7 +8,8 @@
  *   WORK_ROWS     the rows of the iteration, known when it is published (attention_items.cuh)
  *   WORK_TENSOR   experts: a tensor that an earlier task of the iteration writes. The loader waits
  *                 for the task's event, which says that the tensor is written, then reads how many
- *                 items there are and which
+ *                 items there are and which. Of a single row it waits for the logits from which
+ *                 the tensor follows, if they carry flags (expert_pages.cuh)
  *
  * A kind of list is a struct L with the field `left` (items from here on, 0: the list is done) and
  * three functions:
@@ -53,7 +54,9 @@ DEV bool work_is_latent(uint32_t kind) {
 }
 
 DEV enum work_source work_source(uint32_t kind, uint32_t flags) {
-    if (work_is_of_experts(kind)) return flags & CUDA_LIST_KNOWN ? WORK_ROWS : WORK_TENSOR;
+    if (work_is_of_experts(kind))
+        return flags & (kind == OP_EXPERT_DOWN ? CUDA_LIST_KNOWN : CUDA_MORE_FLAGGED) ? WORK_ROWS
+                                                                                      : WORK_TENSOR;
     return work_is_attention(kind) || work_is_latent(kind) ? QN_ATTENTION_SOURCE : WORK_STATIC;
 }
 

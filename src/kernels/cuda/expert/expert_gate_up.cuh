@@ -165,7 +165,7 @@ template <int COLUMNS> struct up_rows { const float *at[COLUMNS]; };
 
 template <int COLUMNS>
 DEV struct up_rows<COLUMNS> up_rows_of(const struct warp_context *c, const struct up_pass *p) {
-    const int32_t *slots = (const int32_t *)p->task->more;
+    const int32_t *slots = (const int32_t *)p->task->more2;
     struct up_rows<COLUMNS> rows;
 #pragma unroll
     for (int i = 0; i < COLUMNS; i++) {

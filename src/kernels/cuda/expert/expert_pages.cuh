@@ -1,9 +1,14 @@
-/* expert_pages.cuh - the loader's role: the pages of the listed experts. */
+/* expert_pages.cuh - the loader's role: the pages of the listed experts.
+ *
+ * A single row's list has the experts with the largest logits. If the logits carry flags, the
+ * loader polls them and chooses the experts itself, by ROUTE's functions. So it requests pages
+ * while ROUTE writes the list, which the compute warps read. */
 #ifndef QN_CUDA_EXPERT_EXPERT_PAGES_CUH
 #define QN_CUDA_EXPERT_EXPERT_PAGES_CUH
 
 #include "kernels/cuda/block/loader.cuh"
 #include "kernels/cuda/expert/expert_list.cuh"
+#include "kernels/cuda/expert/route.cuh"
 
 /* The first page of row block `block` of an expert, in an image that has `blocks` row blocks an
  * expert. */
@@ -113,6 +118,7 @@ DEV bool expert_up_pages(struct loader *l, const struct loader_task *t, uint32_t
         expert_slice_of(list, t->unit0, loader_word(word, TASK_WORD(unit1)), l->lane);
     struct expert_count pages = expert_count_of((s.last - s.first) * EXPERT_ITEM_BLOCKS * k_tiles);
     struct expert_run run;
+    l->chose = false;
     while (expert_slice_next(&s, l->lane, &run)) {
         const char *from =
             expert_page(t->image, run.entry.expert, EXPERT_UP_BLOCKS, run.block0, k_tiles);
@@ -146,11 +152,84 @@ DEV bool expert_down_pages(struct loader *l, const struct loader_task *t, uint32
     return true;
 }
 
-/* All pages of a task whose experts are listed; word: this lane's word of its descriptor. False:
- * something happened instead. */
-DEV bool expert_pages(struct loader *l, const struct loader_task *t, uint32_t word) {
-    const bool well =
-        t->kind == OP_EXPERT_DOWN ? expert_down_pages(l, t, word) : expert_up_pages(l, t, word);
+/* ---- a single row whose logits carry flags ---- */
+
+/* Whether the loader may choose: items are in the order of the list, and a lane has an expert. */
+enum { EXPERT_CHOOSES = EXPERT_IN_ORDER && QN_TOP_K <= 32 };
+
+/* Chooses the row's experts once all logits are there: lane i gets number i of them, by ascending
+ * id. False: the loader must leave. */
+DEV bool expert_choose(struct loader *l, const float *logits) {
+    uint32_t key[ROUTE_EACH], chosen = 0;
+    for (bool there = false; !__all_sync(~0u, there);) {
+        there = true;
+#pragma unroll
+        for (uint32_t i = 0; i < ROUTE_EACH; i++) {
+            const uint32_t id = min(l->lane + 32 * i, (uint32_t)QN_EXPERTS - 1);
+            const uint2 logit = load_flagged(logits + 2 * id);
+            key[i] = route_is_expert(i, l->lane) ? route_key(__uint_as_float(logit.x)) : 0;
+            there = there & logit.y == l->published;
+        }
+        loader_look(l);
+        if (l->quit) return false;
+    }
+    if (QN_EXPERT_GROUPS != 0) route_groups(key, l->lane);
+#pragma unroll 1
+    for (uint32_t k = 0; k < QN_TOP_K; k++) chosen |= route_take(key, l->lane);
+    l->chosen = min(route_nth(chosen, l->lane), (uint32_t)QN_EXPERTS - 1);
+    return true;
+}
+
+/* EXPERT_GATE_UP. With a slice without items the loader chooses nothing, because then nothing keeps
+ * the next iteration's logits from the memory of these. */
+DEV bool expert_row_up_pages(struct loader *l, const struct loader_task *t, uint32_t word,
+                             const struct cuda_task *from) {
+    constexpr uint32_t k_tiles = cuda_k_tiles(QN_HIDDEN);
+    const struct expert_list list = expert_list_of(loader_words(word, TASK_WORD(bias)), 1);
+    struct expert_slice s =
+        expert_slice_of(list, t->unit0, loader_word(word, TASK_WORD(unit1)), l->lane);
+    struct expert_run run;
+    uint32_t entry;
+    if (!EXPERT_CHOOSES || s.first == s.last)
+        return loader_wait_event(l, from) && expert_up_pages(l, t, word);
+    if (!expert_choose(l, (const float *)loader_words(word, TASK_WORD(more)))) return false;
+    l->chose = true;
+    while (expert_even_next(&s.first, s.last, &run, &entry)) {
+        const uint32_t expert = __shfl_sync(~0u, l->chosen, entry);
+        const char *page = expert_page(t->image, expert, EXPERT_UP_BLOCKS, run.block0, k_tiles);
+        if (!loader_issue(l, page, (run.block1 - run.block0) * k_tiles)) return false;
+    }
+    return true;
+}
+
+/* EXPERT_DOWN, of the experts that the loader has chosen. */
+DEV bool expert_row_down_pages(struct loader *l, const struct loader_task *t) {
+    constexpr uint32_t k_tiles = cuda_k_tiles(QN_EXPERT_WIDTH);
+    struct expert_count pages = expert_count_of(QN_TOP_K * k_tiles);
+    for (uint32_t b = t->block0; b < t->block1; b++)
+        for (uint32_t i = 0; i < QN_TOP_K; i++) {
+            const uint32_t expert = __shfl_sync(~0u, l->chosen, i);
+            const char *page = expert_page(t->image, expert, EXPERT_DOWN_BLOCKS, b, k_tiles);
+            if (!loader_issue(l, page, k_tiles)) return false;
+            expert_note(l, &pages, k_tiles);
+        }
+    return true;
+}
+
+/* ---- the operators ---- */
+
+/* All pages of the task with descriptor `from`, whose experts are listed; word: this lane's word of
+ * the descriptor. False: something happened instead. */
+DEV bool expert_pages(struct loader *l, const struct loader_task *t, uint32_t word,
+                      const struct cuda_task *from) {
+    const uint32_t flags = loader_word(word, 0) >> 16;
+    bool well;
+    if (t->kind == OP_EXPERT_DOWN)
+        well = flags & CUDA_LIST_KNOWN && l->chose ? expert_row_down_pages(l, t)
+                                                   : expert_down_pages(l, t, word);
+    else
+        well = flags & CUDA_MORE_FLAGGED ? expert_row_up_pages(l, t, word, from)
+                                         : expert_up_pages(l, t, word);
     if (well && l->flight != l->near) loader_set_flight(l, l->near);
     return well;
 }

@@ -181,6 +181,34 @@ DEV void route_ranks(uint32_t chosen, uint32_t lane, uint32_t (&at)[ROUTE_EACH])
     }
 }
 
+/* The place of the n-th of a word's bits that are set, from 0; n is less than their number. */
+DEV uint32_t route_nth_bit(uint32_t word, uint32_t n) {
+    uint32_t at = 0;
+#pragma unroll
+    for (uint32_t width = 16; width > 0; width /= 2) {
+        const uint32_t below = __popc(word >> at & ((1u << width) - 1));
+        if (n < below) continue;
+        n -= below;
+        at += width;
+    }
+    return at;
+}
+
+/* A row's n-th expert by ascending id, from 0. Each lane may ask for another one. */
+DEV uint32_t route_nth(uint32_t chosen, uint32_t n) {
+    uint32_t word = 0, first = 0, before = 0, end = 0;
+#pragma unroll
+    for (uint32_t i = 0; i < ROUTE_EACH; i++) {
+        const uint32_t lanes = __ballot_sync(~0u, (chosen >> i & 1) != 0);
+        const bool in = n >= end && n < end + __popc(lanes);
+        word = in ? lanes : word;
+        first = in ? 32 * i : first;
+        before = in ? end : before;
+        end += __popc(lanes);
+    }
+    return first + route_nth_bit(word, n - before);
+}
+
 DEV float route_warp_sum(float v) {
 #pragma unroll
     for (int d = 16; d > 0; d /= 2) v += __shfl_xor_sync(~0u, v, d);

@@ -21,7 +21,9 @@ DEV void memory_check(void) {
 }
 
 /* ASSUME: the compiler may count on x. UNLIKELY: x is rare, so its code lies out of the way. */
-#define ASSUME(x)   __builtin_assume(x)
+#define ASSUME(x) __builtin_assume(x)
+/* KEEP: x is computed here, not where it is used. */
+#define KEEP(x)     asm volatile("" : "+r"(x))
 #define UNLIKELY(x) __builtin_expect(x, false)
 
 /* threadIdx.x, read again: for code without a register to keep it or values made from it. */

@@ -7,6 +7,7 @@
 #define shared_memory (emu_self->shared)
 
 #define ASSUME(x)     ((void)0)
+#define KEEP(x)       ((void)0)
 #define UNLIKELY(x)   __builtin_expect(x, false)
 
 DEV void memory_check(void) {}
