@@ -41,7 +41,7 @@ DEV bool control_claimed(struct control *c) {
     copy_commit();
     copy_wait<0>();
     if (!control_announce(c, slot)) return false;
-    if (!control_wait_event(c, &c->shared->task[slot])) return false;
+    if (!control_wait_event(c, slot)) return false;
     control_ready(c, slot);
     c->w.claimed = RT_NONE;
     if (c->w.owes_post) control_post(c);
