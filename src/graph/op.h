@@ -87,7 +87,7 @@ enum { ATTENTION_PIECE = 128 };
  * its output. The elements between them are not used. So output begins with a sector of 32 bytes,
  * flagged or not; with the output right behind the sum, blocks stored it at half the speed
  * (bench/measurements.md). */
-enum { PART_HEAD = 16 };
+enum { PART_HEAD = 8 };
 
 /* Most columns of a single row's activations that a GPU's task holds staged; wider ones are
  * packed. */

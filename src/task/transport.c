@@ -325,9 +325,10 @@ static bool all_read_all(const struct pass *p, const struct hand_over *h) {
     return true;
 }
 
-/* Whether a dependent writes plain data and a producer reads some. */
-static bool shares_plain(const struct pass *p, const struct hand_over *h) {
-    bool writes = false, reads = false;
+/* Whether a dependent writes plain data and a producer reads some. cautious: as if each dependent
+ * wrote some. */
+static bool shares_plain(const struct pass *p, const struct hand_over *h, bool cautious) {
+    bool writes = cautious, reads = false;
     for (uint32_t i = 0; i < h->n && !writes; i++)
         writes = touches_plain(p, h->first + (int32_t)i, true);
     for (uint32_t w = 0; w < h->n_writers && writes && !reads; w++)
@@ -369,8 +370,8 @@ static void flag_all(const struct pass *p) {
 
 /* Decides which events ride, and with them which tensors are flagged; returns how many ride. Events
  * whose dependents only together read all results are looked at again, because what is plain
- * follows from the other events. */
-static size_t decide(const struct pass *p) {
+ * follows from the other events. cautious: shares_plain. */
+static size_t decide(const struct pass *p, bool cautious) {
     const struct tgraph *g = p->g;
     size_t n = 0, before;
     int32_t dependents = 0; /* first dependent of event e: they are in the order of events */
@@ -388,7 +389,7 @@ static size_t decide(const struct pass *p) {
             struct event *event = &g->events.items[e];
             const struct hand_over h = hand_over_of(p, e, dependents);
             dependents += (int32_t)event->n_dependents;
-            if (!event->data || !shares_plain(p, &h) || each_reads_all(p, &h)) continue;
+            if (!event->data || !shares_plain(p, &h, cautious) || each_reads_all(p, &h)) continue;
             event->data = false;
             n--;
         }
@@ -659,20 +660,30 @@ static int find_own(struct pass *p) {
     return QN_OK;
 }
 
-static int choose(struct pass *p) {
-    struct tgraph *g = p->g;
-    TRY(prepare(p));
-    TRY(find_own(p));
-    if (decide(p) == 0) return place_own(p);
-    bool ok, ends, apart;
+/* Sets *ok to whether plain data, its bytes and the workers' ends are ordered by counters. */
+static int counters_suffice(struct pass *p, bool *ok) {
+    bool visible, ends, apart;
     TRY(close_over_counters(p));
-    TRY(plain_data_is_visible(p, &ok));
+    TRY(plain_data_is_visible(p, &visible));
     TRY(workers_end_in_counters(p, &ends));
     TRY(shared_bytes_are_apart(p, &apart));
-    ok = ok && ends && apart;
+    *ok = visible && ends && apart;
+    return QN_OK;
+}
+
+/* Each event that rides is a counter less. If the others do not suffice, a cautious choice has
+ * more of them. */
+static int choose(struct pass *p) {
+    struct tgraph *g = p->g;
+    bool ok = false;
+    TRY(prepare(p));
+    TRY(find_own(p));
+    for (int cautious = 0; cautious < 2 && !ok; cautious++) {
+        if (decide(p, cautious) == 0) return place_own(p);
+        TRY(counters_suffice(p, &ok));
+    }
     for (size_t e = 0; e < g->events.n && !ok; e++) g->events.items[e].data = false;
-    for (int32_t i = 0; i < (int32_t)g->kernel->tensors.n && !ok; i++)
-        if (!is_own(p, i)) g->tensor_transport[i] = TRANSPORT_COUNTER;
+    if (!ok) flag_all(p);
     if (ok) place_flagged(p);
     return place_own(p);
 }

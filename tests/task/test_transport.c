@@ -190,6 +190,46 @@ static void an_event_rides_only_if_all_is_polled(void **state) {
     fixture_fini(&f);
 }
 
+/* The event of the attention pieces' operator; PROG_NONE: it does not ride. */
+static uint32_t event_of_pieces(const struct prog_header *p) {
+    for (uint64_t i = 0; i < p->section[SECTION_TASK].count; i++) {
+        const struct prog_task *t = &PROG(p, TASK)[i];
+        if (t->kind == OP_ATTENTION_SPLIT)
+            return PROG(p, EVENT)[t->trigger].transport != TRANSPORT_COUNTER ? t->trigger
+                                                                             : PROG_NONE;
+    }
+    return PROG_NONE;
+}
+
+/* Queries over latents are behind a counter, since LATENT_HEADS also writes the cache. The pieces
+ * ride all the same: what merges them writes nothing plain that ATTENTION_SPLIT could read. If it
+ * does write plain data, the program is rejected. */
+static void pieces_ride_behind_a_counter(void **state) {
+    (void)state;
+    struct model_spec spec = fixture_spec(1, 256, 4, 1, 24, 512, 1000);
+    struct diag d = {0};
+    struct fixture f;
+    struct prog_header *p;
+    struct task_options o = defaults;
+    spec.latent = (struct latent_spec){.kv_rank = 32, .rope = 8, .v_dim = 16, .scale = 1};
+    o.coarse_events = true;
+    o.launch = LAUNCH_ALL_AOT;
+    o.transport_bytes = 65536;
+    ok(&d, fixture_compile(&d, &f, &spec, 1, 256, KGRAPH_CUT_ATTENTION, &o));
+    ok(&d, fixture_program(&d, &f, 256, &p));
+    ok(&d, task_verify(&d, p, NULL));
+    const uint32_t event = event_of_pieces(p);
+    assert_true(event != PROG_NONE);
+    const struct prog_task *merge = &PROG(p, TASK)[PROG(p, EVENT)[event].first_task];
+    struct prog_event *next = (struct prog_event *)PROG(p, EVENT) + merge->trigger;
+    struct prog_tensor *out = (struct prog_tensor *)PROG(p, TENSOR) + PROG(p, OP)[merge->op].out[0];
+    next->transport = out->transport = TRANSPORT_COUNTER;
+    assert_int_equal(task_verify(&d, p, NULL), QN_EVERIFY);
+    assert_non_null(strstr(d.message, "as its dependents do"));
+    free(p);
+    fixture_fini(&f);
+}
+
 /* Elements of another size than the kernels store, in as many bytes fewer: they would store into
  * their neighbours. */
 static void activations_have_the_type_that_kernels_store(void **state) {
@@ -228,6 +268,7 @@ int main(void) {
         cmocka_unit_test(the_stream_is_its_workers_own),
         cmocka_unit_test(several_rows_ride_on_words),
         cmocka_unit_test(an_event_rides_only_if_all_is_polled),
+        cmocka_unit_test(pieces_ride_behind_a_counter),
         cmocka_unit_test(activations_have_the_type_that_kernels_store),
     };
     return cmocka_run_group_tests_name("transport", tests, NULL, NULL);
