@@ -334,7 +334,8 @@ enum cuda_task_flag {
         1, /* the trigger may activate the end event: the block must notice if it does */
     /* Operands that carry flags: */
     CUDA_IN_FLAGGED = 2,
-    CUDA_MORE_FLAGGED = 4, /* the residual of LINEAR and EXPERT_DOWN, c of LATENT_HEADS, logits */
+    CUDA_MORE_FLAGGED = 4, /* the residual of LINEAR and EXPERT_DOWN, c of LATENT_HEADS, logits of
+                              EXPERT_GATE_UP */
     CUDA_OUT_FLAGGED = 8,
     /* The event is carried by data (task/transport.c): its counter is a hint and orders nothing. */
     CUDA_WAIT_HINT = 16,

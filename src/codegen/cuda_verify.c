@@ -391,9 +391,9 @@ static int check_bits(const struct cuda_proof *f, uint32_t task, const struct pr
     const uint16_t events = CUDA_TRIGGER_WATCHED | CUDA_WAIT_HINT | CUDA_TRIGGER_HINT;
     const uint16_t known =
         ins | outs | events | CUDA_MORE_FLAGGED | CUDA_MORE_OWN | CUDA_LIST_KNOWN;
-    const bool residual = op != NULL && more != NULL &&
-                          (op->kind == OP_LINEAR || op->kind == OP_EXPERT_DOWN ||
-                           op->kind == OP_LATENT_HEADS || op->kind == OP_EXPERT_GATE_UP);
+    const bool polls_more = op != NULL && more != NULL &&
+                            (op->kind == OP_LINEAR || op->kind == OP_EXPERT_DOWN ||
+                             op->kind == OP_LATENT_HEADS || op->kind == OP_EXPERT_GATE_UP);
     const bool stream =
         op != NULL && op_writes_stream(op->kind); /* out and out2 have formats of their own */
     const uint16_t packed = CUDA_OUT_PACKED;
@@ -404,7 +404,7 @@ static int check_bits(const struct cuda_proof *f, uint32_t task, const struct pr
         {"kinds of in", 1, MAX(1, __builtin_popcount(flags & ins))},
         {"flags of out", 0, op == NULL ? flags & outs : 0},
         {"kinds of out", 1, MAX(1, __builtin_popcount(flags & (stream ? outs & ~packed : outs)))},
-        {"flag more_flagged", 0, residual ? 0 : flags & CUDA_MORE_FLAGGED},
+        {"flag more_flagged", 0, polls_more ? 0 : flags & CUDA_MORE_FLAGGED},
         {"flag more_own", owns, (flags & CUDA_MORE_OWN) != 0},
     };
     return cuda_proof_wanted(f, task, all, COUNT_OF(all));
@@ -464,7 +464,7 @@ static uint64_t pieces_of(const struct cuda_proof *f, const struct prog_op *op) 
         return columns_of(cuda_proof_tensor(f, op, F_OUT)) /
                MIN(cuda_k_tiles(op->k), (uint32_t)PARTIALS) / CUDA_PAGE_ROWS;
     case OP_SPLITK_SUM: return columns_of(cuda_proof_tensor(f, op, F_IN)) / f->spec->hidden;
-    case OP_EXPERT_GATE_UP: return 0;
+    case OP_EXPERT_GATE_UP: return 0; /* its more2 are slots */
     default: return squares != NULL && squares->role == PROG_ACTIVATION ? columns_of(squares) : 0;
     }
 }
