@@ -154,8 +154,9 @@ DEV bool expert_down_pages(struct loader *l, const struct loader_task *t, uint32
 
 /* ---- a single row whose logits carry flags ---- */
 
-/* Whether the loader may choose: items are in the order of the list, and a lane has an expert. */
-enum { EXPERT_CHOOSES = EXPERT_IN_ORDER && QN_TOP_K <= 32 };
+/* Whether the loader may choose: items are in the order of the list, and a lane has an expert.
+ * Before sm_90 the loader would spill (182 bytes). */
+enum { EXPERT_CHOOSES = HAS_BULK_COPIES && EXPERT_IN_ORDER && QN_TOP_K <= 32 };
 
 /* Chooses the row's experts once all logits are there: lane i gets number i of them, by ascending
  * id. False: the loader must leave. */
@@ -180,18 +181,27 @@ DEV bool expert_choose(struct loader *l, const float *logits) {
     return true;
 }
 
-/* EXPERT_GATE_UP. With a slice without items the loader chooses nothing, because then nothing keeps
- * the next iteration's logits from the memory of these. */
-DEV bool expert_row_up_pages(struct loader *l, const struct loader_task *t, uint32_t word,
-                             const struct cuda_task *from) {
-    constexpr uint32_t k_tiles = cuda_k_tiles(QN_HIDDEN);
+/* The items of EXPERT_GATE_UP's slice, of which nothing is read. */
+DEV struct expert_slice expert_row_slice(const struct loader *l, const struct loader_task *t,
+                                         uint32_t word) {
     const struct expert_list list = expert_list_of(loader_words(word, TASK_WORD(bias)), 1);
-    struct expert_slice s =
-        expert_slice_of(list, t->unit0, loader_word(word, TASK_WORD(unit1)), l->lane);
+    return expert_slice_of(list, t->unit0, loader_word(word, TASK_WORD(unit1)), l->lane);
+}
+
+/* Whether the loader chooses at EXPERT_GATE_UP. With a slice without items it does not, because
+ * then nothing keeps the next iteration's logits from the memory of these. */
+DEV bool expert_row_chooses(const struct loader *l, const struct loader_task *t, uint32_t word) {
+    if (!EXPERT_CHOOSES) return false;
+    const struct expert_slice s = expert_row_slice(l, t, word);
+    return s.first < s.last;
+}
+
+/* EXPERT_GATE_UP. */
+DEV bool expert_row_up_pages(struct loader *l, const struct loader_task *t, uint32_t word) {
+    constexpr uint32_t k_tiles = cuda_k_tiles(QN_HIDDEN);
+    struct expert_slice s = expert_row_slice(l, t, word);
     struct expert_run run;
     uint32_t entry;
-    if (!EXPERT_CHOOSES || s.first == s.last)
-        return loader_wait_event(l, from) && expert_up_pages(l, t, word);
     if (!expert_choose(l, (const float *)loader_words(word, TASK_WORD(more)))) return false;
     l->chose = true;
     while (expert_even_next(&s.first, s.last, &run, &entry)) {
@@ -223,13 +233,16 @@ DEV bool expert_row_down_pages(struct loader *l, const struct loader_task *t) {
 DEV bool expert_pages(struct loader *l, const struct loader_task *t, uint32_t word,
                       const struct cuda_task *from) {
     const uint32_t flags = loader_word(word, 0) >> 16;
+    const bool polls = (flags & CUDA_MORE_FLAGGED) != 0;
     bool well;
     if (t->kind == OP_EXPERT_DOWN)
-        well = flags & CUDA_LIST_KNOWN && l->chose ? expert_row_down_pages(l, t)
-                                                   : expert_down_pages(l, t, word);
+        well = EXPERT_CHOOSES && flags & CUDA_LIST_KNOWN && l->chose
+                   ? expert_row_down_pages(l, t)
+                   : expert_down_pages(l, t, word);
+    else if (polls && expert_row_chooses(l, t, word))
+        well = expert_row_up_pages(l, t, word);
     else
-        well = flags & CUDA_MORE_FLAGGED ? expert_row_up_pages(l, t, word, from)
-                                         : expert_up_pages(l, t, word);
+        well = (!polls || loader_wait_event(l, from)) && expert_up_pages(l, t, word);
     if (well && l->flight != l->near) loader_set_flight(l, l->near);
     return well;
 }
