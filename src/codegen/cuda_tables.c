@@ -479,13 +479,6 @@ static bool travels_by(const struct prog_tensor *t, enum prog_transport transpor
     return t != NULL && t->transport == transport;
 }
 
-/* The residual stream to which an operator adds its result; NULL: none. */
-static const struct prog_tensor *residual_of(const struct prog_header *p,
-                                             const struct prog_op *op) {
-    if (op->kind == OP_EXPERT_DOWN) return tensor_of(p, op->in[DOWN_RESIDUAL]);
-    return op->kind == OP_LINEAR ? tensor_of(p, op->in[LINEAR_RESIDUAL]) : NULL;
-}
-
 static uint16_t flags_of(const struct prog_header *p, const struct prog_variant *v,
                          const struct prog_task *t) {
     uint16_t flags = 0;
@@ -497,18 +490,14 @@ static uint16_t flags_of(const struct prog_header *p, const struct prog_variant 
     /* the activations come first */
     const struct prog_tensor *in = tensor_of(p, op->in[0]), *out = tensor_of(p, op->out[0]);
     const struct prog_tensor *rounded = rounded_out(p, op);
+    const struct prog_tensor *more =
+        tensor_of(p, tensor_named(op, op_info_of(op->kind), words[op->kind].more));
     if (travels_by(in, TRANSPORT_FLAG)) flags |= CUDA_IN_FLAGGED;
     if (travels_by(in, TRANSPORT_PAIR)) flags |= CUDA_IN_PAIRED;
-    if (travels_by(residual_of(p, op), TRANSPORT_FLAG)) flags |= CUDA_MORE_FLAGGED;
-    if (op->kind == OP_LATENT_HEADS && travels_by(tensor_of(p, op->in[LATENT_C]), TRANSPORT_FLAG))
-        flags |= CUDA_MORE_FLAGGED;
-    if (op->kind == OP_EXPERT_GATE_UP &&
-        travels_by(tensor_of(p, op->in[GATE_UP_LOGITS]), TRANSPORT_FLAG))
-        flags |= CUDA_MORE_FLAGGED;
+    if (travels_by(more, TRANSPORT_FLAG)) flags |= CUDA_MORE_FLAGGED;
     if (travels_by(out, TRANSPORT_FLAG)) flags |= CUDA_OUT_FLAGGED;
     if (travels_by(rounded, TRANSPORT_PAIR)) flags |= CUDA_OUT_PAIRED;
-    if (op->kind == OP_LINEAR && travels_by(tensor_of(p, op->in[LINEAR_RESIDUAL]), TRANSPORT_OWN))
-        flags |= CUDA_MORE_OWN;
+    if (travels_by(more, TRANSPORT_OWN)) flags |= CUDA_MORE_OWN;
     if (is_packed_tensor(in)) flags |= CUDA_IN_PACKED;
     if (is_packed_tensor(rounded)) flags |= CUDA_OUT_PACKED;
     return flags;

@@ -368,23 +368,29 @@ static void flag_all(const struct pass *p) {
             flag_outputs(p, &g->tasks.items[p->writers[i]]);
 }
 
-/* Decides which events ride, and with them which tensors are flagged; returns how many ride. Events
- * whose dependents only together read all results are looked at again, because what is plain
- * follows from the other events. cautious: shares_plain. */
-static size_t decide(const struct pass *p, bool cautious) {
+/* Lets all events ride that may; returns how many. */
+static size_t let_ride(const struct pass *p) {
     const struct tgraph *g = p->g;
-    size_t n = 0, before;
+    size_t n = 0;
     int32_t dependents = 0; /* first dependent of event e: they are in the order of events */
     for (int32_t e = 0; e < (int32_t)g->events.n; e++) {
-        struct event *event = &g->events.items[e];
-        event->data = can_ride(p, e, dependents);
-        n += event->data;
-        dependents += (int32_t)event->n_dependents;
+        g->events.items[e].data = can_ride(p, e, dependents);
+        n += g->events.items[e].data;
+        dependents += (int32_t)g->events.items[e].n_dependents;
     }
+    return n;
+}
+
+/* Of n events that ride, takes back those whose dependents only together read all results and which
+ * share plain data; returns how many are left. What is plain follows from the other events, so it
+ * looks again until nothing changes. Flags the tensors. cautious: shares_plain. */
+static size_t take_back(const struct pass *p, size_t n, bool cautious) {
+    const struct tgraph *g = p->g;
+    size_t before;
     do {
+        int32_t dependents = 0;
         before = n;
         flag_all(p);
-        dependents = 0;
         for (int32_t e = 0; e < (int32_t)g->events.n; e++) {
             struct event *event = &g->events.items[e];
             const struct hand_over h = hand_over_of(p, e, dependents);
@@ -671,16 +677,19 @@ static int counters_suffice(struct pass *p, bool *ok) {
     return QN_OK;
 }
 
-/* Each event that rides is a counter less. If the others do not suffice, a cautious choice has
+/* Each event that rides is a counter less. If the others do not suffice, a cautious choice may have
  * more of them. */
 static int choose(struct pass *p) {
     struct tgraph *g = p->g;
     bool ok = false;
     TRY(prepare(p));
     TRY(find_own(p));
-    for (int cautious = 0; cautious < 2 && !ok; cautious++) {
-        if (decide(p, cautious) == 0) return place_own(p);
-        TRY(counters_suffice(p, &ok));
+    const size_t all = let_ride(p);
+    const size_t n = take_back(p, all, false);
+    if (n > 0) TRY(counters_suffice(p, &ok));
+    if (n > 0 && !ok) {
+        const size_t left = take_back(p, n, true);
+        if (left > 0 && left < n) TRY(counters_suffice(p, &ok));
     }
     for (size_t e = 0; e < g->events.n && !ok; e++) g->events.items[e].data = false;
     if (!ok) flag_all(p);

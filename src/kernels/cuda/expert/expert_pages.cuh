@@ -118,7 +118,6 @@ DEV bool expert_up_pages(struct loader *l, const struct loader_task *t, uint32_t
         expert_slice_of(list, t->unit0, loader_word(word, TASK_WORD(unit1)), l->lane);
     struct expert_count pages = expert_count_of((s.last - s.first) * EXPERT_ITEM_BLOCKS * k_tiles);
     struct expert_run run;
-    l->chose = false;
     while (expert_slice_next(&s, l->lane, &run)) {
         const char *from =
             expert_page(t->image, run.entry.expert, EXPERT_UP_BLOCKS, run.block0, k_tiles);
@@ -158,48 +157,19 @@ DEV bool expert_down_pages(struct loader *l, const struct loader_task *t, uint32
  * Before sm_90 the loader would spill (182 bytes). */
 enum { EXPERT_CHOOSES = HAS_BULK_COPIES && EXPERT_IN_ORDER && QN_TOP_K <= 32 };
 
-/* Chooses the row's experts once all logits are there: lane i gets number i of them, by ascending
- * id. False: the loader must leave. */
+/* Chooses the row's experts: lane i gets number i of them, by ascending id. If the launch ends
+ * first, any experts. False: the loader must leave. */
 DEV bool expert_choose(struct loader *l, const float *logits) {
-    uint32_t key[ROUTE_EACH], chosen = 0;
-    for (bool there = false; !__all_sync(~0u, there);) {
-        there = true;
-#pragma unroll
-        for (uint32_t i = 0; i < ROUTE_EACH; i++) {
-            const uint32_t id = min(l->lane + 32 * i, (uint32_t)QN_EXPERTS - 1);
-            const uint2 logit = load_flagged(logits + 2 * id);
-            key[i] = route_is_expert(i, l->lane) ? route_key(__uint_as_float(logit.x)) : 0;
-            there = there & logit.y == l->published;
-        }
-        loader_look(l);
-        if (l->quit) return false;
-    }
-    if (QN_EXPERT_GROUPS != 0) route_groups(key, l->lane);
-#pragma unroll 1
-    for (uint32_t k = 0; k < QN_TOP_K; k++) chosen |= route_take(key, l->lane);
-    l->chosen = min(route_nth(chosen, l->lane), (uint32_t)QN_EXPERTS - 1);
-    return true;
+    const struct route_row r = route_choose({logits, l->published}, l->lane);
+    l->chosen = min(route_nth(r.chosen, l->lane), (uint32_t)QN_EXPERTS - 1);
+    l->quit = loader_quits();
+    return !l->quit;
 }
 
-/* The items of EXPERT_GATE_UP's slice, of which nothing is read. */
-DEV struct expert_slice expert_row_slice(const struct loader *l, const struct loader_task *t,
-                                         uint32_t word) {
-    const struct expert_list list = expert_list_of(loader_words(word, TASK_WORD(bias)), 1);
-    return expert_slice_of(list, t->unit0, loader_word(word, TASK_WORD(unit1)), l->lane);
-}
-
-/* Whether the loader chooses at EXPERT_GATE_UP. With a slice without items it does not, because
- * then nothing keeps the next iteration's logits from the memory of these. */
-DEV bool expert_row_chooses(const struct loader *l, const struct loader_task *t, uint32_t word) {
-    if (!EXPERT_CHOOSES) return false;
-    const struct expert_slice s = expert_row_slice(l, t, word);
-    return s.first < s.last;
-}
-
-/* EXPERT_GATE_UP. */
-DEV bool expert_row_up_pages(struct loader *l, const struct loader_task *t, uint32_t word) {
+/* EXPERT_GATE_UP: the slice's items, of which nothing is read. */
+DEV bool expert_row_up_pages(struct loader *l, const struct loader_task *t, uint32_t word,
+                             struct expert_slice s) {
     constexpr uint32_t k_tiles = cuda_k_tiles(QN_HIDDEN);
-    struct expert_slice s = expert_row_slice(l, t, word);
     struct expert_run run;
     uint32_t entry;
     if (!expert_choose(l, (const float *)loader_words(word, TASK_WORD(more)))) return false;
@@ -228,21 +198,35 @@ DEV bool expert_row_down_pages(struct loader *l, const struct loader_task *t) {
 
 /* ---- the operators ---- */
 
+/* EXPERT_GATE_UP of a single row whose logits carry flags: chooses and requests all pages, or waits
+ * for the list. With a slice without items the loader chooses nothing, because then nothing keeps
+ * the next iteration's logits from the memory of these. */
+DEV bool expert_polled_up_pages(struct loader *l, const struct loader_task *t, uint32_t word,
+                                const struct cuda_task *from) {
+    if (EXPERT_CHOOSES) {
+        const struct expert_list list = expert_list_of(loader_words(word, TASK_WORD(bias)), 1);
+        const struct expert_slice s =
+            expert_slice_of(list, t->unit0, loader_word(word, TASK_WORD(unit1)), l->lane);
+        if (s.first < s.last) return expert_row_up_pages(l, t, word, s);
+    }
+    return loader_wait_event(l, from);
+}
+
 /* All pages of the task with descriptor `from`, whose experts are listed; word: this lane's word of
  * the descriptor. False: something happened instead. */
 DEV bool expert_pages(struct loader *l, const struct loader_task *t, uint32_t word,
                       const struct cuda_task *from) {
     const uint32_t flags = loader_word(word, 0) >> 16;
-    const bool polls = (flags & CUDA_MORE_FLAGGED) != 0;
     bool well;
-    if (t->kind == OP_EXPERT_DOWN)
+    if (t->kind == OP_EXPERT_DOWN) {
         well = EXPERT_CHOOSES && flags & CUDA_LIST_KNOWN && l->chose
                    ? expert_row_down_pages(l, t)
                    : expert_down_pages(l, t, word);
-    else if (polls && expert_row_chooses(l, t, word))
-        well = expert_row_up_pages(l, t, word);
-    else
-        well = (!polls || loader_wait_event(l, from)) && expert_up_pages(l, t, word);
+    } else {
+        l->chose = false;
+        well = (flags & CUDA_MORE_FLAGGED) == 0 || expert_polled_up_pages(l, t, word, from);
+        if (well && !l->chose) well = expert_up_pages(l, t, word);
+    }
     if (well && l->flight != l->near) loader_set_flight(l, l->near);
     return well;
 }

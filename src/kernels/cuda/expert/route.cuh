@@ -151,14 +151,14 @@ DEV struct operand route_logits(const struct cuda_task *task, uint32_t row) {
                         (uint64_t)row * (QN_EXPERTS + QN_EXPERT_GATES));
 }
 
-/* Chooses a row's experts. */
-DEV struct route_row route_choose(const struct cuda_task *task, uint32_t row, uint32_t lane) {
+/* Chooses a row's experts by its logits, once they are there. */
+DEV struct route_row route_choose(struct operand logits, uint32_t lane) {
     struct route_row r;
     uint32_t at[ROUTE_EACH + QN_EXPERT_GATES], key[ROUTE_EACH];
 #pragma unroll
     for (uint32_t i = 0; i < ROUTE_EACH; i++) at[i] = min(lane + 32 * i, (uint32_t)QN_EXPERTS - 1);
     if (QN_EXPERT_GATES != 0) at[ROUTE_EACH + QN_EXPERT_GATES - 1] = QN_EXPERTS;
-    operand_load_all<ROUTE_EACH + QN_EXPERT_GATES>(route_logits(task, row), at, r.logit);
+    operand_load_all<ROUTE_EACH + QN_EXPERT_GATES>(logits, at, r.logit);
 #pragma unroll
     for (uint32_t i = 0; i < ROUTE_EACH; i++)
         key[i] = route_is_expert(i, lane) ? route_key(r.logit[i]) : 0;
@@ -279,7 +279,7 @@ DEV void route_note_reads(uint32_t n) {
 /* A single row: its experts are the list. Two warps choose them: warp 0 stores the list, warp 1 the
  * weights. */
 DEV void route_single(const struct warp_context *c, const struct cuda_task *task) {
-    const struct route_row r = route_choose(task, 0, c->lane);
+    const struct route_row r = route_choose(route_logits(task, 0), c->lane);
     if (c->warp == 1) {
         route_weigh(task, &r, 0, c->lane);
         return;
@@ -378,7 +378,7 @@ DEV void route_few(const struct warp_context *c, const struct cuda_task *task, u
     uint32_t first[ROUTE_OWN];
 #pragma unroll 1
     for (uint32_t row = c->warp; row < n_rows; row += WARPS) {
-        const struct route_row r = route_choose(task, row, c->lane);
+        const struct route_row r = route_choose(route_logits(task, row), c->lane);
         route_mark(&r, row, c->lane);
         route_weigh(task, &r, row, c->lane);
     }
@@ -425,7 +425,7 @@ DEV void route_fill_chosen(const struct warp_context *c, const struct cuda_task 
     route_id *ids = route_window(c->warp);
 #pragma unroll 1
     for (uint32_t row = rows.row0; row < rows.row1; row++, ids += QN_TOP_K) {
-        const struct route_row r = route_choose(task, row, c->lane);
+        const struct route_row r = route_choose(route_logits(task, row), c->lane);
         uint32_t at[ROUTE_EACH];
         route_ranks(r.chosen, c->lane, at);
 #pragma unroll
@@ -609,7 +609,7 @@ DEV void run_route_top_k(const struct warp_context *c, const struct cuda_task *t
     const uint32_t end = min(task->row1, SHARED->batch.rows.n_rows);
 #pragma unroll 1
     for (uint32_t row = task->row0 + c->warp; row < end; row += WARPS) {
-        const struct route_row r = route_choose(task, row, c->lane);
+        const struct route_row r = route_choose(route_logits(task, row), c->lane);
         uint32_t *ids = (uint32_t *)task->out + (uint64_t)row * QN_TOP_K, at[ROUTE_EACH];
         route_ranks(r.chosen, c->lane, at);
 #pragma unroll
