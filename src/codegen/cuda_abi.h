@@ -255,13 +255,6 @@ enum { CUDA_MOST_TOP_K = 512 };
 enum { CUDA_ROUTER_ROWS = 32 };
 /* The widest single row that ROUTER keeps in scratch, twice. */
 enum { CUDA_ROUTER_ROW_HIDDEN = 7168 };
-/* Whether scratch has room for EXPERT_DOWN of one row: h, and all its experts' partial sums, each
- * of one page at most. */
-CUDA_ABI_FN int cuda_down_row_fits(uint32_t width, uint32_t top_k) {
-    const uint64_t tiles = (width + CUDA_PAGE_K - 1) / CUDA_PAGE_K;
-    const uint64_t h = (top_k + PACK_ROWS - 1) / PACK_ROWS * PACK_ROWS * tiles * CUDA_PAGE_K * 2;
-    return tiles <= PARTIALS && h + top_k * (tiles * CUDA_PAGE_ROWS + 1) * 4 <= CUDA_SCRATCH_BYTES;
-}
 
 /* Addresses of operands for which a task's descriptor has no word left: form.def's BEYOND. The rows
  * of a program's operators follow its task table, in the order of SECTION_OP. */

@@ -3,6 +3,7 @@
 #include "base/checked.h"
 #include "codegen/cuda_tables.h"
 #include "codegen/emit.h"
+#include "graph/expert_list.h"
 #include "plan/cost.h"
 
 #include <assert.h>
@@ -66,7 +67,7 @@ static bool has_router_row(const struct cuda_form_host *h) {
 }
 static bool has_down_row(const struct cuda_form_host *h) {
     const struct experts_spec *e = &PROG(h->program, MODEL)->experts;
-    return has_experts(h) && cuda_down_row_fits(e->width, e->top_k);
+    return has_experts(h) && expert_row_is_staged(e->width, e->top_k);
 }
 
 /* GROUPED: wgmma, for tiles of the slots of an expert. */

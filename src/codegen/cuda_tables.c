@@ -139,6 +139,12 @@ static int check_model(struct diag *d, const struct prog_header *p) {
     return check_kv(d, p);
 }
 
+/* Whether the experts' h [slots, width] is packed, or a single row's that EXPERT_DOWN stages. */
+static bool is_h_as_wanted(const struct prog_tensor *h, uint32_t n_rows) {
+    const bool staged = n_rows == 1 && expert_row_is_staged(h->shape[1], h->shape[0]);
+    return is_packed_tensor(h) != staged;
+}
+
 /* Scratch holds the squares of a pass's slots, which bounds the hidden size. A place of the work
  * list is one 32-bit word. */
 static const char *check_gate_up(const struct prog_header *p, const struct prog_op *op) {
@@ -148,12 +154,14 @@ static const char *check_gate_up(const struct prog_header *p, const struct prog_
     if (!in_turns(p, op, GATE_UP_WG, GATE_UP_WU)) return "gate and up in turns of eight rows";
     if (s->hidden > EXPERT_MOST_HIDDEN) return "a hidden size of up to 11,520";
     if (op->attrs.placed != emit_placing(p)) return "all experts placed alike";
-    if (!is_packed_tensor(tensor_of(p, op->out[0]))) return "its result packed";
+    if (!is_h_as_wanted(tensor_of(p, op->out[0]), op->n_rows))
+        return "its result packed, unless it is a single row's that is staged";
     return places > UINT32_MAX ? "fewer experts or token rows" : NULL;
 }
 
 static const char *check_down(const struct prog_header *p, const struct prog_op *op) {
-    if (!is_packed_tensor(tensor_of(p, op->in[DOWN_H]))) return "its activations packed";
+    if (!is_h_as_wanted(tensor_of(p, op->in[DOWN_H]), op->n_rows))
+        return "its activations packed, unless they are a single row's that are staged";
     if (op->n_rows > 1 && op->in[DOWN_NEXT] == PROG_NONE)
         return "of several rows a norm that comes next";
     return NULL;

@@ -379,9 +379,12 @@ static enum format format_in(const struct cuda_task *t, const struct prog_op *op
     }
 }
 
-/* The flags that a task may have: those of operands that it has, one format for each operand. */
+/* The flags that a task may have: those of operands that it has, one format for each operand. A
+ * loader that waits for a list of experts needs a counter: a hint orders nothing. */
 static int check_bits(const struct cuda_proof *f, uint32_t task, const struct prog_op *op) {
     const uint16_t flags = f->t->tasks[task].flags;
+    const bool list_known = f->list_known[task - f->v->first_task];
+    const bool waits_for_list = op != NULL && cuda_lists_experts(op->kind) && !list_known;
     const struct prog_tensor *in = op == NULL ? NULL : cuda_proof_tensor(f, op, F_IN);
     const struct prog_tensor *more = op == NULL ? NULL : cuda_proof_tensor(f, op, F_MORE);
     const bool owns =
@@ -399,7 +402,8 @@ static int check_bits(const struct cuda_proof *f, uint32_t task, const struct pr
     const uint16_t packed = CUDA_OUT_PACKED;
     const struct cuda_wanted all[] = {
         {"unknown flags", 0, flags & (uint16_t)~known},
-        {"flag list_known", f->list_known[task - f->v->first_task], (flags & CUDA_LIST_KNOWN) != 0},
+        {"flag list_known", list_known, (flags & CUDA_LIST_KNOWN) != 0},
+        {"hint of a list", 0, waits_for_list && is_hint(f, PROG(f->p, TASK)[task].wait)},
         {"flags of in", 0, in == NULL ? flags & ins : 0},
         {"kinds of in", 1, MAX(1, __builtin_popcount(flags & ins))},
         {"flags of out", 0, op == NULL ? flags & outs : 0},

@@ -20,6 +20,7 @@
 
 #include "base/abi.h"
 #include "graph/op.h"
+#include "graph/partials.h"
 
 enum { EXPERT_ID, EXPERT_FIRST, EXPERT_END, EXPERT_WORDS };
 enum { EXPERT_BLOCK = 16, EXPERT_READ = 16 };
@@ -42,6 +43,16 @@ ABI_FN uint64_t expert_list_rows(uint64_t n_rows, uint64_t n_experts, uint64_t t
 ABI_FN uint32_t expert_entry_end(uint32_t slot, uint32_t end) {
     const uint32_t next = slot / PACK_ROWS * PACK_ROWS + EXPERT_STRETCH;
     return next < end ? next : end;
+}
+
+/* Whether a single row's h [top_k, width] is staged: EXPERT_DOWN keeps it in a GPU block's shared
+ * memory, each slot in whole k-tiles, and a k-tile is a partial sum. Then h is not packed, so that
+ * it can travel as pairs. EXPERT_STAGED: most columns of all k-tiles, beside which there is room
+ * for the partial sums of a row block (expert_down.cuh). */
+enum { EXPERT_STAGED = 13312 };
+ABI_FN int expert_row_is_staged(uint64_t width, uint64_t top_k) {
+    const uint64_t tiles = (width + PARTIAL_TILE - 1) / PARTIAL_TILE;
+    return width % 4 == 0 && tiles <= PARTIALS && top_k * tiles * PARTIAL_TILE <= EXPERT_STAGED;
 }
 
 struct expert_item {

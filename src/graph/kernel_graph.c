@@ -66,15 +66,20 @@ static void pack(const struct kgraph *g, struct tensor *t) {
     t->dtype = packed_dtype(g);
 }
 
+/* Whether the operator may store the activation [T, K] packed. EXPERT_GATE_UP's may have any K,
+ * but a single row's that EXPERT_DOWN stages is not packed. */
+static bool packs(const struct kgraph *g, const struct kop *op, const struct tensor *t) {
+    if (op->kind != OP_EXPERT_GATE_UP) return t->shape[1] % PACK_K == 0;
+    return g->n_rows > 1 || !expert_row_is_staged(t->shape[1], t->shape[0]);
+}
+
 void kgraph_pack_output(struct kgraph *g, int32_t tensor, bool *packed) {
     struct tensor *t = &g->tensors.items[tensor];
     const struct kop *op = &g->ops.items[t->producer];
     const struct op_info *info = op_info_of(op->kind);
     *packed = false;
     for (int i = 0; i < info->n_out; i++)
-        if (op->out[i] == tensor)
-            *packed = info->out[i].packable &&
-                      (t->shape[1] % PACK_K == 0 || op->kind == OP_EXPERT_GATE_UP);
+        if (op->out[i] == tensor) *packed = info->out[i].packable && packs(g, op, t);
     if (*packed) pack(g, t);
 }
 

@@ -174,7 +174,8 @@ int kgraph_op(struct diag *d, struct kgraph *g, enum op_kind kind, int layer, co
 
 /* Makes an activation [T, K] packed if its operator can store it so (`^` in op.def) and K is a
  * multiple of PACK_K; else *packed is false. The output of EXPERT_GATE_UP may have any K: its
- * reader, EXPERT_DOWN, leaves out columns beyond K. */
+ * reader, EXPERT_DOWN, leaves out columns beyond K. A single row's output of EXPERT_GATE_UP is not
+ * packed if EXPERT_DOWN stages it (expert_row_is_staged). */
 void kgraph_pack_output(struct kgraph *g, int32_t tensor, bool *packed);
 
 /* An operator's output units, which tiles are ranges of, and the token rows that its tasks share

@@ -580,7 +580,7 @@ static int build_grouped(const struct builder *b, const struct operands *route, 
 
 /* The MLP of a layer with experts, and the shared MLP. The operators that choose the experts come
  * first: the shared MLP can run while they make the list of experts. In graphs of images h is
- * packed. */
+ * packed, unless it is a single row's that EXPERT_DOWN stages. */
 static int build_experts(const struct builder *b, int32_t norm, int32_t next_norm,
                          struct stream *s) {
     const struct model_spec *spec = &b->g->spec;

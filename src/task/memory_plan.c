@@ -67,10 +67,13 @@ static uint64_t lowest_gap(const struct life *l, const struct life *placed, size
     return at;
 }
 
-/* Whether the operator that writes a tensor may wait for data. */
+/* Whether the operator that writes a tensor may wait for data. What may travel as pairs, but not as
+ * sentinels, is packed in CUDA's graphs of several rows: EXPERT_DOWN's h. */
 static bool is_unshared(const struct kgraph *k, int32_t tensor) {
-    const struct op_info *info = op_info_of(k->ops.items[k->tensors.items[tensor].producer].kind);
-    return info->in[0].flagged;
+    const struct kop *op = &k->ops.items[k->tensors.items[tensor].producer];
+    const struct op_slot *in = &op_info_of(op->kind)->in[0];
+    const bool packed = k->tensors.items[op->in[0]].layout == LAYOUT_PACKED;
+    return in->flagged && !(packed && in->paired && !in->sentinel);
 }
 
 /* A tensor's company: the kind of the operator that writes it, and the slot; if it is unshared, a

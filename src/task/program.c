@@ -72,8 +72,8 @@ static bool check_transport(const struct check *c, const struct prog_tensor *t) 
     if (t->transport == TRANSPORT_SENTINEL) return t->dtype != DTYPE_I32;
     if (t->dtype != DTYPE_F32) return false;
     if (t->transport == TRANSPORT_FLAG || t->transport == TRANSPORT_OWN) return true;
-    return t->transport == TRANSPORT_PAIR && t->n_dims == 2 && t->shape[0] == 1 &&
-           t->shape[1] % 2 == 0 && t->shape[1] <= STAGED_COLUMNS;
+    return t->transport == TRANSPORT_PAIR && t->n_dims == 2 && t->shape[1] % 2 == 0 &&
+           (uint64_t)t->shape[0] * t->shape[1] <= STAGED_COLUMNS;
 }
 
 /* Whether a tensor's format and layout fit its role. Packed activations are for CUDA only. */

@@ -104,8 +104,8 @@ enum prog_transport {
      * a reader that sees this iteration's number has the value. No two tensors share such bytes. */
     TRANSPORT_FLAG = 1,
     /* The same for every two elements, as 16-bit floats of the weights' type. Only where all
-     * readers round the tensor to 16 bits anyway, and for a single row of at most STAGED_COLUMNS.
-     */
+     * readers round the tensor to 16 bits anyway, and in graphs of a single row, of which the
+     * tensor has at most STAGED_COLUMNS elements. */
     TRANSPORT_PAIR = 2,
     /* Elements as they are, but a 32-bit word of them (two 16-bit floats or one element) has all
      * bits set until it is stored: a sentinel. No result has such bits. Only with 2 to

@@ -13,8 +13,8 @@ struct access_class {
     uint32_t first, n; /* in race.order */
     bool writes;
     /* [n_workers] places in the workers' lists, where events ride on data and the tensor shares its
-     * bytes; otherwise NULL. last: the last one of this class; known: the last one that all tasks
-     * of the class know to be done. */
+     * bytes, or is plain and read behind data; otherwise NULL. last: the last one of this class;
+     * known: the last one that all tasks of the class know to be done. */
     uint32_t *last, *known;
 };
 
@@ -227,9 +227,20 @@ static bool writes_are_disjoint(const struct race *r, const struct extent *e) {
     return task_verify_rect_disjoint(r->tiles, n);
 }
 
+/* Whether the clocks say that every task of class a is done, visibly, before any of class b
+ * begins. */
+static bool known_before(const struct proof *f, const struct access_class *a,
+                         const struct access_class *b) {
+    if (a->last == NULL) return false;
+    for (uint32_t w = 0; w < f->p->n_workers; w++)
+        if (a->last[w] > b->known[w]) return false;
+    return true;
+}
+
 /* Compares the classes of one tensor. Each writer comes before each reader: visibly unless the
  * reader polls flags, and on the same worker where the reader does not wait for the writer's event.
- * No two writers have the same bytes, in any order. */
+ * Visibly means by counters that the reader's event is behind, or by those that its worker waited
+ * for before. No two writers have the same bytes, in any order. */
 static int compare_within(const struct race *r, const struct extent *e) {
     struct proof *f = r->f;
     const struct access_class *c = r->classes + e->first_class;
@@ -246,7 +257,8 @@ static int compare_within(const struct race *r, const struct extent *e) {
             if (both ? disjoint
                      : (flagged ? task_verify_order_leads(f, writer->trigger, other->wait)
                                 : transport != TRANSPORT_OWN &&
-                                      task_verify_order_visible(f, writer->trigger, other->wait)))
+                                      (task_verify_order_visible(f, writer->trigger, other->wait) ||
+                                       known_before(f, writer, other))))
                 continue;
             TRY(compare_tasks(r, writer, other));
         }
@@ -268,9 +280,7 @@ static uint32_t near_end(const struct race *r, uint32_t i) {
 static bool comes_before(const struct proof *f, const struct access_class *a,
                          const struct access_class *b) {
     if (a->last == NULL) return task_verify_order_leads(f, a->trigger, b->wait);
-    for (uint32_t w = 0; w < f->p->n_workers; w++)
-        if (a->last[w] > b->known[w]) return false;
-    return true;
+    return known_before(f, a, b);
 }
 
 /* Compares the classes of two tensors that share bytes: all accesses of the earlier one come before
@@ -321,19 +331,32 @@ static int clock_extent(struct race *r, const struct extent *e) {
     return QN_OK;
 }
 
-/* Fills `last` and `known` for the classes of tensors that share bytes, where events ride on data.
- * With JIT tasks no event may ride: task_verify_transport checks this. */
+/* Whether a task reads the tensor, which is plain, behind an event on data. */
+static bool is_plain_behind_data(const struct race *r, const struct extent *e) {
+    const struct access_class *c = r->classes + e->first_class;
+    if (proof_tensor(r->f, e->object)->transport != TRANSPORT_COUNTER) return false;
+    for (uint32_t i = 0; i < e->n_classes; i++)
+        if (!c[i].writes && PROG(r->f->p, EVENT)[c[i].wait].transport != TRANSPORT_COUNTER)
+            return true;
+    return false;
+}
+
+/* Fills `last` and `known` where events ride on data, for the classes of tensors that share bytes
+ * or are plain and read behind data. With JIT tasks no event may ride: task_verify_transport checks
+ * this. */
 static int read_clocks(struct race *r) {
     const struct prog_variant *v = r->f->v;
     bool rides = false;
     for (uint32_t e = v->first_event; e < v->first_event + v->n_events; e++)
         rides = rides || PROG(r->f->p, EVENT)[e].transport != TRANSPORT_COUNTER;
     if (!rides || v->n_jit_tasks > 0) return QN_OK;
-    for (uint32_t i = 0; i < r->n_extents; i++)
+    for (uint32_t i = 0; i < r->n_extents; i++) {
+        if (is_plain_behind_data(r, &r->extents[i])) TRY(clock_extent(r, &r->extents[i]));
         for (uint32_t k = i + 1, end = near_end(r, i); k < end; k++) {
             TRY(clock_extent(r, &r->extents[i]));
             TRY(clock_extent(r, &r->extents[k]));
         }
+    }
     return verify_clock_run(r->f->d, r->f->p, v, note_task, r);
 }
 

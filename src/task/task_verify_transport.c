@@ -142,7 +142,7 @@ static bool knows_transport(const struct proof *f, const struct prog_op *op,
     case TRANSPORT_COUNTER:
     case TRANSPORT_OWN: return true;
     case TRANSPORT_FLAG: return slot->flagged && !many;
-    case TRANSPORT_PAIR: return slot->paired && !many;
+    case TRANSPORT_PAIR: return slot->paired && f->v->n_rows == 1;
     case TRANSPORT_SENTINEL:
         return slot->sentinel && f->v->n_rows > 1 && f->v->n_rows <= SENTINEL_ROWS;
     case TRANSPORT_SPACE: return op->kind == OP_RESET_SENTINELS && !in;
@@ -176,16 +176,21 @@ static uint64_t unit_bytes(const struct prog_tensor *t) {
     return t->transport == TRANSPORT_SENTINEL && t->layout == LAYOUT_PACKED ? 4 : 1;
 }
 
+/* Whether tasks of SLICES, which may begin anywhere, begin at even columns: those of
+ * ATTENTION_WHOLE have whole heads, those of EXPERT_GATE_UP items of EXPERT_BLOCK columns. */
+static bool slices_are_even(uint32_t kind) {
+    return kind == OP_ATTENTION_WHOLE || kind == OP_EXPERT_GATE_UP;
+}
+
 /* Whether no access has half of a pair, which has one flag, or half of a packed word, which is one
- * sentinel. Slices may begin anywhere, but those of ATTENTION_WHOLE are of whole heads, which have
- * an even number of columns. */
+ * sentinel. */
 static int check_pairs(struct proof *f) {
     for (uint32_t k = 0; k < f->accesses.n; k++) {
         const struct access *a = access_of(f, k);
         const uint64_t unit = is_state(f, a) ? 1 : unit_bytes(proof_tensor(f, a->object));
         if (unit == 1) continue;
         const bool anywhere =
-            a->rect.n_slices != 0 && PROG(f->p, TASK)[a->task].kind != OP_ATTENTION_WHOLE;
+            a->rect.n_slices != 0 && !slices_are_even(PROG(f->p, TASK)[a->task].kind);
         if (a->rect.at % unit != 0 || a->rect.run % unit != 0 || anywhere)
             return fail(f->d, QN_EVERIFY,
                         "tensor %s carries flags for pairs, of which a task has half",

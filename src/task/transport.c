@@ -17,8 +17,10 @@
  *   - the variant has no JIT tasks: a worker that polls inside a task claims none, so the task
  *     that it waits for must have a worker.
  * And since only counters release and acquire,
- *   - plain data may be read behind counters alone: if some task reads a plain tensor that was
- *     written behind an event on data, nothing rides in this variant;
+ *   - plain data may be read behind counters alone. A worker that has waited for a counter sees
+ *     what is behind it in all later tasks, too: a task may also read what an earlier task of its
+ *     worker could have read. If some task reads other plain tensors, nothing rides in this
+ *     variant;
  *   - plain tensors that share bytes must be apart in the same sense. A worker does its tasks one
  *     after the other, so its next trigger of a counter releases all that it did before (vector
  *     clocks). memory_plan.c helps. Otherwise nothing rides;
@@ -95,8 +97,8 @@ static uint8_t best_transport(const struct pass *p, const struct tensor *x) {
     if (x->role != TENSOR_ACTIVATION || x->dtype == DTYPE_I32) return TRANSPORT_COUNTER;
     if (p->reset != NO_TENSOR) return TRANSPORT_SENTINEL;
     if (x->layout == LAYOUT_PACKED) return TRANSPORT_COUNTER;
-    const bool pairs =
-        x->n_dims == 2 && x->shape[0] == 1 && x->shape[1] % 2 == 0 && x->shape[1] <= STAGED_COLUMNS;
+    const bool pairs = p->g->kernel->n_rows == 1 && x->n_dims == 2 && x->shape[1] % 2 == 0 &&
+                       x->shape[0] * x->shape[1] <= STAGED_COLUMNS;
     return pairs ? TRANSPORT_PAIR : TRANSPORT_FLAG;
 }
 
@@ -381,9 +383,18 @@ static size_t let_ride(const struct pass *p) {
     return n;
 }
 
+/* Whether a dependent of an event reads plain activations of a single row (worker_sees). */
+static bool reads_plain(const struct pass *p, const struct hand_over *h) {
+    if (p->g->kernel->n_rows > 1) return false;
+    for (uint32_t i = 0; i < h->n; i++)
+        if (touches_plain(p, h->first + (int32_t)i, false)) return true;
+    return false;
+}
+
 /* Of n events that ride, takes back those whose dependents only together read all results and which
  * share plain data; returns how many are left. What is plain follows from the other events, so it
- * looks again until nothing changes. Flags the tensors. cautious: shares_plain. */
+ * looks again until nothing changes. Flags the tensors. cautious: shares_plain; also takes back
+ * events whose dependents read plain data. */
 static size_t take_back(const struct pass *p, size_t n, bool cautious) {
     const struct tgraph *g = p->g;
     size_t before;
@@ -395,7 +406,10 @@ static size_t take_back(const struct pass *p, size_t n, bool cautious) {
             struct event *event = &g->events.items[e];
             const struct hand_over h = hand_over_of(p, e, dependents);
             dependents += (int32_t)event->n_dependents;
-            if (!event->data || !shares_plain(p, &h, cautious) || each_reads_all(p, &h)) continue;
+            if (!event->data) continue;
+            if ((!cautious || !reads_plain(p, &h)) &&
+                (!shares_plain(p, &h, cautious) || each_reads_all(p, &h)))
+                continue;
             event->data = false;
             n--;
         }
@@ -531,6 +545,19 @@ static int workers_end_in_counters(struct pass *p, bool *ok) {
     return QN_OK;
 }
 
+/* Whether an earlier task of the worker of task `reader` waits for counters behind `event`. The
+ * worker then sees what the producers of `event` stored. Only of a single row: what more would ride
+ * of several rows was not measured. */
+static bool worker_sees(const struct pass *p, int32_t event, size_t reader) {
+    const struct task *tasks = p->g->tasks.items;
+    if (p->g->kernel->n_rows > 1) return false;
+    for (size_t i = reader; i-- > 0;)
+        if (tasks[i].op >= 0 && tasks[i].worker == tasks[reader].worker &&
+            leads_by_counters(p, event, tasks[i].wait))
+            return true;
+    return false;
+}
+
 /* Sets *ok to whether every plain tensor is read behind counters alone. */
 static int plain_data_is_visible(struct pass *p, bool *ok) {
     const struct tgraph *g = p->g;
@@ -551,7 +578,8 @@ static int plain_data_is_visible(struct pass *p, bool *ok) {
                 const int32_t trigger = g->tasks.items[i].trigger;
                 if (*event != NO_EVENT && *event != trigger) *ok = false;
                 *event = trigger;
-            } else if (*event != NO_EVENT && !leads_by_counters(p, *event, wait)) {
+            } else if (*event != NO_EVENT && !leads_by_counters(p, *event, wait) &&
+                       !worker_sees(p, *event, i)) {
                 *ok = false;
             }
         }

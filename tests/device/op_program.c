@@ -157,8 +157,9 @@ static int add_operand(struct diag *d, struct kgraph *g, const struct op_form *f
     if (s == NULL) return fail(d, QN_EINTERNAL, "no shape for operand %s", slot->name);
     for (; n < TENSOR_MAX_DIMS && s->shape[n] != S_NONE; n++) shape[n] = size_of(g, f, s->shape[n]);
     if (slot->weight) return add_weight(d, g, slot->name, shape, images, index);
+    const bool staged = g->n_rows == 1 && n == 2 && expert_row_is_staged(shape[1], shape[0]);
     const bool packed = slot->packed || is_packed(f, slot->name) ||
-                        (images && f->kind == OP_EXPERT_DOWN && slot->packable);
+                        (images && f->kind == OP_EXPERT_DOWN && slot->packable && !staged);
     if (packed && f->kind == OP_LM_HEAD) shape[0] = g->n_logit_rows;
     TRY(kgraph_input(d, g, slot->name, n, shape, packed, index));
     if (slot->integer) g->tensors.items[*index].dtype = DTYPE_I32;
@@ -271,16 +272,18 @@ static void part_contexts(struct op_program *p, const struct op_machine *machine
 
 /* ---- transport ---- */
 
-static uint8_t riding(const struct prog_tensor *t, const struct op_slot *slot) {
+static uint8_t riding(const struct prog_tensor *t, const struct op_slot *slot, uint32_t n_rows) {
     if (t->role != PROG_ACTIVATION || t->dtype != DTYPE_F32 || !slot->flagged)
         return TRANSPORT_COUNTER;
-    const bool pairs = t->n_dims == 2 && t->shape[0] == 1 && t->shape[1] % 2 == 0;
-    return slot->paired && pairs && t->shape[1] <= STAGED_COLUMNS ? TRANSPORT_PAIR : TRANSPORT_FLAG;
+    const bool pairs = n_rows == 1 && t->n_dims == 2 && t->shape[1] % 2 == 0 &&
+                       (uint64_t)t->shape[0] * t->shape[1] <= STAGED_COLUMNS;
+    return slot->paired && pairs ? TRANSPORT_PAIR : TRANSPORT_FLAG;
 }
 
-static void let_ride(struct prog_header *p, uint32_t tensor, const struct op_slot *slot) {
+static void let_ride(struct prog_header *p, uint32_t tensor, const struct op_slot *slot,
+                     uint32_t n_rows) {
     struct prog_tensor *t = (struct prog_tensor *)PROG(p, TENSOR) + tensor;
-    const uint8_t transport = tensor == PROG_NONE ? TRANSPORT_COUNTER : riding(t, slot);
+    const uint8_t transport = tensor == PROG_NONE ? TRANSPORT_COUNTER : riding(t, slot, n_rows);
     if (transport == TRANSPORT_COUNTER) return;
     t->transport = transport;
     if (transport == TRANSPORT_FLAG) t->bytes *= 2;
@@ -295,8 +298,10 @@ static void set_transport(struct op_program *p) {
         if (!p->variants[i].form->rides) continue;
         const struct prog_op *op = &PROG(p->program, OP)[PROG(p->program, VARIANT)[i].first_op];
         const struct op_info *info = op_info_of(op->kind);
-        for (int k = 0; k < info->n_in; k++) let_ride(p->program, op->in[k], &info->in[k]);
-        for (int k = 0; k < info->n_out; k++) let_ride(p->program, op->out[k], &info->out[k]);
+        const uint32_t n_rows = p->variants[i].rows;
+        for (int k = 0; k < info->n_in; k++) let_ride(p->program, op->in[k], &info->in[k], n_rows);
+        for (int k = 0; k < info->n_out; k++)
+            let_ride(p->program, op->out[k], &info->out[k], n_rows);
     }
 }
 

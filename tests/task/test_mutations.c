@@ -6,7 +6,9 @@
  * that ends before all of its tasks have run, a task that runs twice or never, an event that does
  * not count exactly: harm. The schedules are adversarial: for every task there is one in which that
  * task is delayed until nothing else can run, so that every pair of unordered tasks is seen in both
- * orders. (Workers' lists matter for deadlock only: order by luck of placement is not order.)
+ * orders. Workers' lists matter for deadlock only, because order by luck of placement is not order.
+ * But where events ride on data, a worker also knows what it waited for earlier in its list
+ * (docs/transport.md, rules 4 and 6). There a task runs after those before it in its list.
  *
  *   killed       the verifier rejects it and the oracle shows the harm
  *   cautious     the verifier rejects it, no schedule shows harm (the tables lie all the same)
@@ -43,6 +45,8 @@ struct world {
     uint32_t n_workspace_cells;
     uint32_t n_cells; /* no task touches a cell behind them */
     uint32_t reset;   /* tag of what RESET_SENTINELS writes, 0: there is none */
+    /* If lists count, the last task before it in its list, and the last empty one, + 1; else 0. */
+    uint32_t before[MAX_TASKS][2];
 };
 
 /* Where a region lies in memory: workspace cells, then one cell per (layer, row, head unit). */
@@ -84,6 +88,31 @@ static uint64_t cells_end(const struct cells *c) {
     return c->first + (c->rows - 1) * (uint64_t)c->stride + c->run;
 }
 
+/* Fills w->before. An empty task may be done while the tasks before it still run. */
+static void find_before(struct world *w) {
+    bool rides = false;
+    memset(w->before, 0, sizeof w->before);
+    for (uint32_t e = w->v->first_event; e < w->v->first_event + w->v->n_events; e++)
+        rides = rides || PROG(w->p, EVENT)[e].transport != TRANSPORT_COUNTER;
+    for (uint32_t q = 0; rides && q < w->p->n_workers; q++) {
+        const struct prog_list l = PROG(w->p, LIST)[q];
+        uint32_t last[2] = {0, 0};
+        for (uint32_t i = 0; i < l.n; i++) {
+            const uint32_t task = PROG(w->p, AOT)[l.first + i] - w->v->first_task;
+            const bool empty = PROG(w->p, TASK)[w->v->first_task + task].kind == OP_NONE;
+            w->before[task][0] = empty ? 0 : last[0];
+            w->before[task][1] = last[1];
+            last[empty] = task + 1;
+        }
+    }
+}
+
+/* Whether the tasks before it in its list are done, if lists count. */
+static bool list_is_at(const struct world *w, uint32_t task, const uint8_t *done) {
+    const uint32_t *before = w->before[task];
+    return (before[0] == 0 || done[before[0] - 1]) && (before[1] == 0 || done[before[1] - 1]);
+}
+
 static void prepare(struct world *w, const struct kgraph *k, const struct prog_header *p) {
     w->p = p;
     w->v = &PROG(p, VARIANT)[0];
@@ -94,6 +123,7 @@ static void prepare(struct world *w, const struct kgraph *k, const struct prog_h
         const struct prog_op *op = &PROG(p, OP)[w->v->first_op + i];
         if (op->kind == OP_RESET_SENTINELS) w->reset = op->out[0] - w->v->first_tensor + 1;
     }
+    find_before(w);
     for (uint32_t i = 0; i < w->v->n_tasks; i++) {
         const struct prog_task *t = &PROG(p, TASK)[w->v->first_task + i];
         const struct task task = {.kind = t->kind,
@@ -180,6 +210,7 @@ static bool schedule_harms(struct world *w, uint32_t late) {
                 if (e->transport == TRANSPORT_COUNTER &&
                     have[t->wait - v->first_event] < e->n_triggers * (it + 1))
                     continue;
+                if (!list_is_at(w, i, done)) continue;
                 if (!flags_are_there(w, i, it)) continue;
                 if (!run_task(w, i, it)) return true;
                 done[i] = 1;
@@ -547,6 +578,14 @@ static void every_harmful_mutation_is_caught(void **state) {
         if (i == 3) by_list.tiles[OP_EXPERT_DOWN].row_tiles = 2;
         mutate(&experts, i < 2 ? 2 : i < 4 ? 6 : PACK_ROWS, &by_list, counts);
     }
+    for (uint32_t i = 0; i < 2; i++) { /* of a single row what it names rides on data */
+        const struct model_spec experts = of_experts(i == 1);
+        const struct task_options rides = {.device.n_workers = 3 + i,
+                                           .tasks_per_worker = 1,
+                                           .launch = LAUNCH_ALL_AOT,
+                                           .transport_bytes = 1 << 20};
+        mutate(&experts, 1, &rides, counts);
+    }
     uint32_t killed = 0, missed = 0;
     print_message("%-30s %8s %8s %8s %8s\n", "mutation", "killed", "cautious", "harmless",
                   "MISSED");
@@ -601,6 +640,14 @@ static void unmutated_programs_are_harmless(void **state) {
         const struct model_spec experts = of_experts(shared != 0);
         struct fixture f;
         struct prog_header *p = compile(&f, &experts, 6, &o, false);
+        assert_false(oracle_harm(&w, &f.kernel, p));
+        free(p);
+        fixture_fini(&f);
+        const struct task_options rides = {.device.n_workers = 3,
+                                           .tasks_per_worker = 1,
+                                           .launch = LAUNCH_ALL_AOT,
+                                           .transport_bytes = 1 << 20};
+        p = compile(&f, &experts, 1, &rides, false);
         assert_false(oracle_harm(&w, &f.kernel, p));
         free(p);
         fixture_fini(&f);

@@ -409,7 +409,7 @@ static void qwen3_8b_for_128_workers(void **state) {
     o.launch = LAUNCH_ALL_AOT;
     o.transport_bytes = 128 << 10;
     const double start = now();
-    ok(&d, fixture_compile(&d, &f, &spec, 1, 32768, true, &o));
+    ok(&d, fixture_compile(&d, &f, &spec, 1, 32768, FIXTURE_STEP, &o));
     ok(&d, fixture_program(&d, &f, 32768, &p));
     const double made = now();
     struct verify_report r;

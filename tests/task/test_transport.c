@@ -230,6 +230,59 @@ static void pieces_ride_behind_a_counter(void **state) {
     fixture_fini(&f);
 }
 
+/* The event of the experts' h. */
+static uint32_t event_of_h(const struct prog_header *p) {
+    for (uint64_t i = 0; i < p->section[SECTION_TASK].count; i++)
+        if (PROG(p, TASK)[i].kind == OP_EXPERT_GATE_UP) return PROG(p, TASK)[i].trigger;
+    return PROG_NONE;
+}
+
+/* Makes the event of h ride, by pairs of h. Its bytes are no other tensor's. */
+static void let_h_ride(struct prog_header *p) {
+    const uint32_t event = event_of_h(p);
+    ((struct prog_event *)PROG(p, EVENT))[event].transport = TRANSPORT_FLAG;
+    for (uint64_t i = 0; i < p->section[SECTION_OP].count; i++) {
+        const struct prog_op *op = &PROG(p, OP)[i];
+        if (op->kind != OP_EXPERT_GATE_UP) continue;
+        struct prog_tensor *h = (struct prog_tensor *)PROG(p, TENSOR) + op->out[0];
+        h->transport = TRANSPORT_PAIR;
+        h->space = SPACE_OWN;
+    }
+}
+
+/* EXPERT_DOWN of a single row reads ROUTE's weights behind h, which rides: its worker has waited
+ * for ROUTE before, with a task of EXPERT_GATE_UP. If a worker has none, h is behind a counter, and
+ * nothing else is; a program in which it rides all the same is rejected. */
+static void experts_ride_where_the_list_is_known(void **state) {
+    (void)state;
+    struct model_spec spec = fixture_spec(1, 256, 4, 2, 64, 512, 1000);
+    uint32_t n_rides[2];
+    spec.experts = (struct experts_spec){.n = 8, .top_k = 2, .width = 64};
+    for (uint32_t known = 0; known < 2; known++) {
+        struct diag d = {0};
+        struct fixture f;
+        struct prog_header *p;
+        struct task_stats s;
+        struct task_options o = defaults;
+        o.launch = LAUNCH_ALL_AOT;
+        o.transport_bytes = 65536;
+        if (!known) o.tiles[OP_EXPERT_GATE_UP].unit_tiles = o.device.n_workers - 1;
+        ok(&d, fixture_compile(&d, &f, &spec, 1, 256, FIXTURE_STEP, &o));
+        tgraph_stats(&f.tasks, STAGE_TRANSPORT, &s);
+        n_rides[known] = (uint32_t)s.n_data_events;
+        ok(&d, fixture_program(&d, &f, 256, &p));
+        ok(&d, task_verify(&d, p, NULL));
+        const bool rides = PROG(p, EVENT)[event_of_h(p)].transport != TRANSPORT_COUNTER;
+        assert_int_equal(rides, known);
+        let_h_ride(p);
+        assert_int_equal(task_verify(&d, p, NULL), known ? QN_OK : QN_EVERIFY);
+        if (!known) assert_non_null(strstr(d.message, "race"));
+        free(p);
+        fixture_fini(&f);
+    }
+    assert_int_equal(n_rides[1], n_rides[0] + 1);
+}
+
 /* Elements of another size than the kernels store, in as many bytes fewer: they would store into
  * their neighbours. */
 static void activations_have_the_type_that_kernels_store(void **state) {
@@ -269,6 +322,7 @@ int main(void) {
         cmocka_unit_test(several_rows_ride_on_words),
         cmocka_unit_test(an_event_rides_only_if_all_is_polled),
         cmocka_unit_test(pieces_ride_behind_a_counter),
+        cmocka_unit_test(experts_ride_where_the_list_is_known),
         cmocka_unit_test(activations_have_the_type_that_kernels_store),
     };
     return cmocka_run_group_tests_name("transport", tests, NULL, NULL);

@@ -221,7 +221,7 @@ CODE(void, code_router_rows, void) {
     compute_with<router_run_rows>();
 }
 CODE(void, code_up_row, void) {
-    compute_with<up_run_row>();
+    compute_with<up_run_row, true>();
 }
 CODE(void, code_up_gather, void) {
     compute_with<up_run_gather>();

@@ -85,12 +85,25 @@ DEV void stage_floats(const struct warp_context *c, struct operand row, char *ds
     }
 }
 
-/* Stages a row of K elements that travels as pairs, which are rounded already. A thread loads its
+/* ROWS rows of K elements, one after the other, are staged in whole k-tiles each. Of the staged
+ * fours of elements: whether number `at` is one of a row, and which one of all rows it is. */
+template <uint32_t K, uint32_t ROWS> DEV bool stage_has(uint32_t at) {
+    constexpr uint32_t pitch = cuda_k_tiles(K) * CUDA_PAGE_K / 4;
+    if (ROWS == 1 || K % CUDA_PAGE_K == 0) return at < ROWS * K / 4;
+    return at < ROWS * pitch && at % pitch < K / 4;
+}
+template <uint32_t K, uint32_t ROWS> DEV uint32_t stage_from(uint32_t at) {
+    constexpr uint32_t pitch = cuda_k_tiles(K) * CUDA_PAGE_K / 4;
+    if (ROWS == 1 || K % CUDA_PAGE_K == 0) return at;
+    return at - at / pitch * (pitch - K / 4);
+}
+
+/* Stages rows of K elements that travel as pairs, which are rounded already. A thread loads its
  * share in equal parts of at most six vectors of two pairs, because its registers hold a page, too.
  * It loads all missing vectors again together. */
-template <uint32_t K>
+template <uint32_t K, uint32_t ROWS = 1>
 DEV void stage_pairs(const struct warp_context *c, struct operand row, char *dst) {
-    constexpr uint32_t end = cuda_k_tiles(K) * CUDA_PAGE_K / 4;
+    constexpr uint32_t end = ROWS * cuda_k_tiles(K) * CUDA_PAGE_K / 4;
     constexpr uint32_t share = (end + COMPUTE_THREADS - 1) / COMPUTE_THREADS;
     constexpr uint32_t trips = (share + 5) / 6, N = (share + trips - 1) / trips;
 #pragma unroll
@@ -99,14 +112,14 @@ DEV void stage_pairs(const struct warp_context *c, struct operand row, char *dst
         uint32_t missing = 0;
 #pragma unroll
         for (uint32_t u = 0; u < N; u++)
-            missing |= (first + u * COMPUTE_THREADS + c->thread < K / 4) << u;
+            missing |= stage_has<K, ROWS>(first + u * COMPUTE_THREADS + c->thread) << u;
 #pragma unroll 1
         do {
 #pragma unroll
             for (uint32_t u = 0; u < N; u++)
                 if (missing >> u & 1)
-                    v[u] =
-                        load_flagged_pair(row.at + 4 * (first + u * COMPUTE_THREADS + c->thread));
+                    v[u] = load_flagged_pair(
+                        row.at + 4 * stage_from<K, ROWS>(first + u * COMPUTE_THREADS + c->thread));
 #pragma unroll
             for (uint32_t u = 0; u < N; u++)
                 if (v[u].y == row.flag && v[u].w == row.flag) missing &= ~(1u << u);

@@ -16,6 +16,7 @@
 #ifndef QN_CUDA_EXPERT_EXPERT_DOWN_CUH
 #define QN_CUDA_EXPERT_EXPERT_DOWN_CUH
 
+#include "kernels/cuda/data/row_stage.cuh"
 #include "kernels/cuda/expert/expert_list.cuh"
 #include "kernels/cuda/matmul/matmul_stream.cuh"
 
@@ -313,18 +314,20 @@ DEV bool down_run_gather(struct warp_context *c, const struct cuda_task *task) {
  *
  * The row's slots are its experts in order, so the compute warps need no list.
  *
- * Scratch:   0   h, packed
+ * Scratch:   0   h, 16 bits, each slot in whole k-tiles
  *            +   partial sums [slot][turn][16] F32
- *            +   weight [slot] F32
+ *            +   weight [slot] F32, then the gate
  */
 
-#define DOWN_ROW_FITS cuda_down_row_fits(QN_EXPERT_WIDTH, QN_TOP_K)
-
 enum {
-    DOWN_EIGHTS = (QN_TOP_K + PACK_ROWS - 1) / PACK_ROWS,
-    DOWN_ROW_BYTES = DOWN_EIGHTS * PACK_ROWS * DOWN_K_TILES * CUDA_PAGE_K * 2,
+    DOWN_ROW_BYTES = QN_TOP_K * DOWN_K_TILES * CUDA_PAGE_K * 2,
     DOWN_PAGES = QN_TOP_K * DOWN_K_TILES, /* of a row block */
+    DOWN_ROW_WEIGHTS = QN_TOP_K + DOWN_GATES,
 };
+static_assert(!EXPERT_ROW_IS_STAGED ||
+                  DOWN_ROW_BYTES + DOWN_PAGES * CUDA_PAGE_ROWS * 4 + DOWN_ROW_WEIGHTS * 4 <=
+                      SCRATCH_BYTES,
+              "scratch");
 
 DEV float *down_row_sums(void) {
     return (float *)(SCRATCH + DOWN_ROW_BYTES);
@@ -333,15 +336,36 @@ DEV float *down_row_weights(void) {
     return down_row_sums() + DOWN_PAGES * CUDA_PAGE_ROWS;
 }
 
-/* The B registers of two steps of a slot's k-tile. All columns of the product are the slot's, so
- * all rows of a matrix that the warp loads are the same 16 bytes. */
+/* Stages h, which travels as pairs or as it is. */
+DEV void down_row_stage(const struct warp_context *c, const struct cuda_task *task) {
+    constexpr uint32_t END = DOWN_ROW_BYTES / 8, N = 2;
+    const struct operand h = operand_of(task->in, task, CUDA_IN_PAIRED);
+    if (h.flag != 0) {
+        stage_pairs<QN_EXPERT_WIDTH, QN_TOP_K>(c, h, SCRATCH);
+        return;
+    }
+#pragma unroll 1
+    for (uint32_t first = c->thread; first < END; first += N * COMPUTE_THREADS) {
+        float4 v[N];
+#pragma unroll
+        for (uint32_t u = 0; u < N; u++) {
+            const uint32_t at = first + u * COMPUTE_THREADS;
+            v[u] = make_float4(0, 0, 0, 0);
+            if (stage_has<QN_EXPERT_WIDTH, QN_TOP_K>(at))
+                v[u] = load4_l2(h.at + 4 * stage_from<QN_EXPERT_WIDTH, QN_TOP_K>(at));
+        }
+#pragma unroll
+        for (uint32_t u = 0; u < N; u++)
+            if (first + u * COMPUTE_THREADS < END)
+                *(uint2 *)(SCRATCH + 8 * (first + u * COMPUTE_THREADS)) =
+                    pack_scaled(v[u], make_float4(1, 1, 1, 1));
+    }
+}
+
+/* The B registers of two steps of a slot's k-tile. All columns of the product are the slot's. */
 DEV uint4 down_row_pair(uint32_t slot, uint32_t k_tile, uint32_t pair, uint32_t lane) {
-    const uint32_t piece =
-        (k_tile * (CUDA_PAGE_K / CUDA_PACK_COLUMNS) + pair / 2) * DOWN_EIGHTS + slot / PACK_ROWS;
-    const uint4 v = load_matrices(SCRATCH + piece * PACKED_PIECE + pair % 2 * 512 + lane / 8 * 128 +
-                                  slot % PACK_ROWS * 16);
-    if (QN_EXPERT_WIDTH % CUDA_PAGE_K == 0) return v;
-    return down_mask(v, QN_EXPERT_WIDTH - (int)(k_tile * CUDA_PAGE_K + pair * 32 + 8 * (lane % 4)));
+    const uint32_t column = (slot * DOWN_K_TILES + k_tile) * CUDA_PAGE_K + pair * 32 + lane % 4 * 8;
+    return *(const uint4 *)(SCRATCH + 2 * column);
 }
 
 /* Multiplies the warp's pages of a row block. */
@@ -386,11 +410,9 @@ DEV bool down_run_row(struct warp_context *c, const struct cuda_task *task) {
     uint32_t *hint = task_hint(c, task);
     if (!wait_ready(c)) return false;
     if (c->thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
-    for (uint32_t at = c->thread * 16; at < DOWN_ROW_BYTES; at += COMPUTE_THREADS * 16)
-        copy16_async(SCRATCH + at, (const char *)task->in + at);
-    if (c->thread < QN_TOP_K) down_row_weights()[c->thread] = load_l2(w.weight + c->thread);
-    copy_commit();
-    copy_wait<0>();
+    const float weight = c->thread < DOWN_ROW_WEIGHTS ? load_l2(w.weight + c->thread) : 0;
+    down_row_stage(c, task);
+    if (c->thread < DOWN_ROW_WEIGHTS) down_row_weights()[c->thread] = weight;
     sync_compute();
     for (w.block = task->block0; w.block < task->block1; w.block++) {
         const uint32_t column = w.block * CUDA_PAGE_ROWS + c->thread;

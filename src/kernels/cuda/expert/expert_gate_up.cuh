@@ -77,9 +77,26 @@ DEV void up_row_stage(const struct warp_context *c, struct operand row, const fl
     }
 }
 
-/* Row blocks [first, end) of a run: all pages, then h of the run's slot. */
+/* Stores a column of a slot's h: packed, in pairs or as it is. Whole warps call it, as above. */
+DEV void up_row_store(const struct cuda_task *task, bool there, uint32_t slot, uint32_t column,
+                      float h) {
+    if (!EXPERT_ROW_IS_STAGED) {
+        up_store(task, there, slot, column, h);
+        return;
+    }
+    const uint32_t at = slot * QN_EXPERT_WIDTH + column;
+    const float next = __shfl_down_sync(~0u, h, 1);
+    if (!there || column >= QN_EXPERT_WIDTH) return;
+    if ((task->flags & CUDA_OUT_PAIRED) == 0)
+        ((float *)task->out)[at] = h;
+    else if (column % 2 == 0)
+        operand_store_pair(task, at, h, next);
+}
+
+/* Row blocks [first, end) of a run: all pages, then h of the run's slot. hint: NULL, or what to
+ * send before h is stored. */
 DEV void up_row_blocks(struct warp_context *c, const struct cuda_task *task,
-                       const struct expert_run *run, uint32_t first, uint32_t end) {
+                       const struct expert_run *run, uint32_t first, uint32_t end, uint32_t *hint) {
     const uint32_t n = (end - first) * ROW_TILES, next = row_rank(c);
     struct row_columns x;
     float sum[4];
@@ -88,6 +105,7 @@ DEV void up_row_blocks(struct warp_context *c, const struct cuda_task *task,
     row_pages<QN_HIDDEN>(c, n, next, &x, sum);
     c->turn = turn_after(c->turn, n);
     sync_compute();
+    if (hint != nullptr) add_relaxed_gpu(hint, 1);
     const uint32_t in_group = c->thread / 8, r = c->thread % 8;
     const bool there = first + in_group < end;
     float h = 0;
@@ -96,7 +114,7 @@ DEV void up_row_blocks(struct warp_context *c, const struct cuda_task *task,
         h = gated_value(row_sum<ROW_STREAM, QN_HIDDEN>(in_group, r) * inv,
                         row_sum<ROW_STREAM, QN_HIDDEN>(in_group, r + 8) * inv);
     }
-    up_store(task, there, run->entry.slot0, (first + in_group) * 8 + r, h);
+    up_row_store(task, there, run->entry.slot0, (first + in_group) * 8 + r, h);
     sync_compute(); /* the sums are read */
 }
 
@@ -110,21 +128,29 @@ DEV bool up_row_next(struct expert_slice *s, uint32_t lane, struct expert_run *r
     return true;
 }
 
-/* Runs a task of one token row. False: the launch ends. */
+/* Runs a task of one token row, which sends its hint before the last row blocks are stored, if it
+ * knows that they are the last, else at its end. False: the launch ends. */
 DEV bool up_run_row(struct warp_context *c, const struct cuda_task *task) {
     const struct operand x = operand_of(task->in, task, CUDA_IN_FLAGGED);
+    uint32_t *hint = task_hint(c, task);
     struct expert_slice s =
         expert_slice_of(expert_list_of(task->bias, 1), task->unit0, task->unit1, c->lane);
     struct expert_run run;
     if (!wait_ready(c)) return false;
     if (c->thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
     bool more = up_row_next(&s, c->lane, &run);
-    if (!more) return true;
-    up_row_stage(c, x, (const float *)task->norm);
-    sync_compute();
+    if (more) {
+        up_row_stage(c, x, (const float *)task->norm);
+        sync_compute();
+    }
     for (; more; more = up_row_next(&s, c->lane, &run))
-        for (uint32_t b = run.block0; b < run.block1; b += UP_ROW_GROUP)
-            up_row_blocks(c, task, &run, b, min(b + UP_ROW_GROUP, run.block1));
+        for (uint32_t b = run.block0; b < run.block1; b += UP_ROW_GROUP) {
+            const uint32_t end = min(b + UP_ROW_GROUP, run.block1);
+            const bool last = EXPERT_IN_ORDER && s.first >= s.last && end == run.block1;
+            up_row_blocks(c, task, &run, b, end, last ? hint : nullptr);
+            if (last) hint = nullptr;
+        }
+    if (hint != nullptr) add_relaxed_gpu(hint, 1);
     return true;
 }
 

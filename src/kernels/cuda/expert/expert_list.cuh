@@ -27,6 +27,9 @@ enum {
     EXPERT_UP_PASS = EXPERT_UP_SETS * EXPERT_SET,
 };
 
+/* Whether EXPERT_DOWN stages h of a graph of one row, which then is not packed. */
+#define EXPERT_ROW_IS_STAGED expert_row_is_staged(QN_EXPERT_WIDTH, QN_TOP_K)
+
 /* An entry of the list. */
 struct expert_entry {
     uint32_t expert, slot0, slot1;
