@@ -343,6 +343,7 @@ enum cuda_task_flag {
      * list. The loader has waited for the list of experts there, or for the logits that it follows
      * from, and need not wait for this task's event. */
     CUDA_LIST_KNOWN = 2048,
+    CUDA_SHARED_FLAGGED = 4096, /* EXPERT_DOWN's `shared` carries flags */
 };
 
 /* A 32-bit word of an activation that travels by sentinels, until it is stored. No result has all

@@ -392,8 +392,8 @@ static int check_bits(const struct cuda_proof *f, uint32_t task, const struct pr
     const uint16_t ins = CUDA_IN_FLAGGED | CUDA_IN_PAIRED | CUDA_IN_PACKED;
     const uint16_t outs = CUDA_OUT_FLAGGED | CUDA_OUT_PAIRED | CUDA_OUT_PACKED;
     const uint16_t events = CUDA_TRIGGER_WATCHED | CUDA_WAIT_HINT | CUDA_TRIGGER_HINT;
-    const uint16_t known =
-        ins | outs | events | CUDA_MORE_FLAGGED | CUDA_MORE_OWN | CUDA_LIST_KNOWN;
+    const uint16_t known = ins | outs | events | CUDA_MORE_FLAGGED | CUDA_MORE_OWN |
+                           CUDA_LIST_KNOWN | CUDA_SHARED_FLAGGED;
     const bool polls_more = op != NULL && more != NULL &&
                             (op->kind == OP_LINEAR || op->kind == OP_EXPERT_DOWN ||
                              op->kind == OP_LATENT_HEADS || op->kind == OP_EXPERT_GATE_UP);
@@ -414,11 +414,28 @@ static int check_bits(const struct cuda_proof *f, uint32_t task, const struct pr
     return cuda_proof_wanted(f, task, all, COUNT_OF(all));
 }
 
+/* The operands in struct cuda_beyond are plain, but for `shared`, which may carry flags. */
+static int check_beyond_formats(const struct cuda_proof *f, uint32_t task,
+                                const struct prog_op *op) {
+    const bool flagged = (f->t->tasks[task].flags & CUDA_SHARED_FLAGGED) != 0;
+    bool shares = false;
+    for (int k = 0; op != NULL && k < N_BEYOND; k++) {
+        const struct prog_tensor *x = operand_tensor(f, op, &f->beyond[op->kind][k]);
+        const enum format have = k == BEYOND_SHARED && flagged ? FLAGGED : PLAIN;
+        if (x == NULL) continue;
+        shares = shares || k == BEYOND_SHARED;
+        if (format_of(x) != have)
+            return bad_task(f, task, "an operand beyond its words", format_of(x), have);
+    }
+    return flagged && !shares ? bad_task(f, task, "flag shared_flagged", 0, 1) : QN_OK;
+}
+
 static int check_formats(const struct cuda_proof *f, uint32_t task, const struct prog_op *op) {
     static const uint8_t fields[] = {F_IN, F_MORE, F_MORE2, F_OUT, F_OUT2};
     const struct cuda_task *t = &f->t->tasks[task];
     bool packs = false;
     TRY(check_bits(f, task, op));
+    TRY(check_beyond_formats(f, task, op));
     for (size_t i = 0; op != NULL && i < COUNT_OF(fields); i++) {
         const enum field field = (enum field)fields[i];
         const struct prog_tensor *x = cuda_proof_tensor(f, op, field);

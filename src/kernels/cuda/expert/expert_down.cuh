@@ -49,10 +49,11 @@ DEV float *down_partials(uint32_t slot) {
 struct down_work {
     const struct cuda_task *task;
     const int32_t *slots;
-    const float *weight, *shared; /* [T, top_k + gates]; [T, H] or NULL */
-    uint32_t n_rows;              /* of the iteration */
-    uint32_t block;               /* the current row block */
-    float *sums;                  /* the row block's sums: rows are `pitch` floats apart */
+    const float *weight; /* [T, top_k + gates] */
+    uint64_t shared;     /* [T, H], an address; 0: the layer has no shared experts */
+    uint32_t n_rows;     /* of the iteration */
+    uint32_t block;      /* the current row block */
+    float *sums;         /* the row block's sums: rows are `pitch` floats apart */
     uint32_t pitch;
     uint32_t n; /* slots of the batch */
 };
@@ -62,7 +63,7 @@ DEV struct down_work down_begin(const struct cuda_task *task) {
     w.task = task;
     w.slots = (const int32_t *)beyond_of(task->bias, BEYOND_SLOTS);
     w.weight = (const float *)beyond_of(task->bias, BEYOND_WEIGHT);
-    w.shared = (const float *)beyond_of(task->bias, BEYOND_SHARED);
+    w.shared = beyond_of(task->bias, BEYOND_SHARED);
     w.n_rows = min(SHARED->batch.rows.n_rows, task->row1);
     return w;
 }
@@ -209,10 +210,12 @@ DEV void down_add(const struct warp_context *c, struct down_work *w) {
 
 /* A row's sum plus its shared experts' result, times the gate if there is one. */
 DEV float down_shared(const struct down_work *w, uint32_t row, uint32_t column, float sum) {
-    if (w->shared == nullptr) return sum;
+    if (w->shared == 0) return sum;
+    const struct operand shared = operand_of(w->shared, w->task, CUDA_SHARED_FLAGGED);
     const float *gate = w->weight + (uint64_t)row * (QN_TOP_K + DOWN_GATES) + QN_TOP_K;
-    return sum + (DOWN_GATES ? load_l2(gate) : 1) *
-                     load_l2(w->shared + (uint64_t)row * QN_HIDDEN + column);
+    const uint64_t at = (uint64_t)row * QN_HIDDEN + column;
+    return sum +
+           (DOWN_GATES ? load_l2(gate) : 1) * operand_await(shared, at, operand_ask(shared, at));
 }
 
 /* A row's element of the result from its sum. */
@@ -403,10 +406,16 @@ DEV float down_row_sum(uint32_t column) {
     return sum;
 }
 
+/* What a thread has asked for of the column that it will store. */
+struct down_asked {
+    uint2 residual, shared;
+};
+
 /* Runs a task of one token row. False: the launch ends. */
 DEV bool down_run_row(struct warp_context *c, const struct cuda_task *task) {
     struct down_work w = down_begin(task);
     const struct operand residual = operand_of(task->more, task, CUDA_MORE_FLAGGED);
+    const struct operand shared = operand_of(w.shared, task, CUDA_SHARED_FLAGGED);
     uint32_t *hint = task_hint(c, task);
     if (!wait_ready(c)) return false;
     if (c->thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
@@ -417,15 +426,19 @@ DEV bool down_run_row(struct warp_context *c, const struct cuda_task *task) {
     for (w.block = task->block0; w.block < task->block1; w.block++) {
         const uint32_t column = w.block * CUDA_PAGE_ROWS + c->thread;
         const bool own = c->thread < CUDA_PAGE_ROWS && column < QN_HIDDEN;
-        uint2 asked = {};
-        if (own) asked = operand_ask(residual, column);
+        struct down_asked asked = {};
+        if (own) asked.residual = operand_ask(residual, column);
+        if (own && w.shared != 0) asked.shared = operand_ask(shared, column);
         down_row_pages(c);
         sync_compute();
         if (w.block + 1 == task->block1 && hint != nullptr) add_relaxed_gpu(hint, 1);
-        if (own)
-            operand_store(task, column,
-                          operand_await(residual, column, asked) +
-                              down_shared(&w, 0, column, down_row_sum(c->thread)));
+        if (own) {
+            float sum = down_row_sum(c->thread);
+            if (w.shared != 0)
+                sum += (DOWN_GATES ? down_row_weights()[QN_TOP_K] : 1) *
+                       operand_await(shared, column, asked.shared);
+            operand_store(task, column, operand_await(residual, column, asked.residual) + sum);
+        }
         if (w.block + 1 < task->block1) sync_compute(); /* the sums are read */
     }
     return true;
