@@ -17,10 +17,11 @@
  *             tensor before those of a later one in the same bytes. Bytes are those of the
  *             workspace; KV rows of different slots and positions are disjoint (rt_boundary.h)
  *   transport if an event has no counter, its dependents poll flagged data of each of its
- *             producers; plain data is read behind counters only; flagged bytes belong to no other
- *             tensor, and only kernels that know flags touch them; what each worker did reaches the
- *             end of the iteration through counters; plain bytes are used again only where counters
- *             and the order of each worker's list show that no task uses them any more
+ *             producers; plain data is read behind counters that the reader or an earlier task of
+ *             its worker waits for; flagged bytes belong to no other tensor, and only kernels that
+ *             know flags touch them; what each worker did reaches the end of the iteration through
+ *             counters; plain bytes are used again only where counters and the order of each
+ *             worker's list show that no task uses them any more
  *
  * Runs on every compile and on every program that is opened. Cost: one pass over tasks, and a
  * transitive closure over events with one bit per pair.

@@ -44,7 +44,7 @@ static const struct shape shapes[] = {
     {"d64_kv8", PRODUCTS | ATTENTION | OTHERS | WIDE_K | EXPERTS | HEAD_TILES | GROUPED,
      SPEC(.hidden = 512, .intermediate = 768, .vocab = 331, .n_heads = 8, .n_kv_heads = 8,
           .head_dim = 64, .weight_dtype = DTYPE_BF16,
-          .experts = {.n = 11, .top_k = 3, .width = 88, .normed = 1})},
+          .experts = {.n = 11, .top_k = 3, .width = 256, .normed = 1})},
     {"d80_kv1_f16", PRODUCTS | ATTENTION | OTHERS | WIDE_K | EXPERTS,
      SPEC(.hidden = 328, .intermediate = 264, .vocab = 203, .n_heads = 4, .n_kv_heads = 1,
           .head_dim = 80, .qkv_bias = 1, .o_bias = 1, .mlp_bias = 1, .weight_dtype = DTYPE_F16,

@@ -314,6 +314,26 @@ static void every_mutant_is_killed(void **state) {
     assert_int_equal(all.missed, 0);
 }
 
+/* A loader that has not seen a list of experts earlier in its worker's list waits for the event of
+ * EXPERT_DOWN. A hint would order nothing, so the proof rejects it. */
+static void a_list_is_behind_a_counter(void **state) {
+    const struct form form = {{.name = "expert_down", .kind = OP_EXPERT_DOWN, .rides = true}, {1}};
+    struct op_program program;
+    struct diag d = {0};
+    struct made m;
+    (void)state;
+    compile(&form, &program);
+    make(program.program, CC, &m);
+    const struct prog_variant *v = &PROG(m.p, VARIANT)[0];
+    ((struct prog_event *)PROG(m.p, EVENT))[v->start_event].transport = TRANSPORT_FLAG;
+    for (uint64_t i = 0; i < m.n_tasks; i++)
+        if (PROG(m.p, TASK)[i].wait == v->start_event) m.tasks[i].flags |= CUDA_WAIT_HINT;
+    assert_int_equal(cuda_verify(&d, m.p, &m.tables), QN_EVERIFY);
+    assert_non_null(strstr(d.message, "hint of a list"));
+    unmake(&m);
+    op_program_fini(&program);
+}
+
 /* A golden model's program, as the engine compiles it for cards of that kind. */
 static struct prog_header *compile_golden(const char *name, uint32_t cc) {
     struct diag d = {0};
@@ -384,8 +404,8 @@ static void windows_of_other_layers_are_killed(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(programs_pass),
-                                       cmocka_unit_test(windows_of_other_layers_are_killed),
-                                       cmocka_unit_test(every_mutant_is_killed)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(programs_pass), cmocka_unit_test(windows_of_other_layers_are_killed),
+        cmocka_unit_test(a_list_is_behind_a_counter), cmocka_unit_test(every_mutant_is_killed)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
