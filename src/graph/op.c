@@ -117,6 +117,10 @@ bool op_writes_stream(uint32_t kind) {
     return info->n_out > STREAM_NORMED && strcmp(info->out[STREAM_NORMED].name, "normed") == 0;
 }
 
+bool op_writes_columns(uint32_t kind) {
+    return op_writes_stream(kind) && op_split_of(kind) == SPLIT_TILES;
+}
+
 enum op_kind op_find(const char *name) {
     for (int i = 1; i < N_OP_KINDS; i++)
         if (strcmp(rows[i].name, name) == 0) return (enum op_kind)i;

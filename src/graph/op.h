@@ -158,6 +158,8 @@ enum op_launch op_launch_of(uint32_t kind);
 enum op_split op_split_of(uint32_t kind);
 /* Whether an operator writes the residual stream, with its copy for the next norm. */
 bool op_writes_stream(uint32_t kind);
+/* Whether its tasks write tiles of the residual stream's columns: LINEAR, EXPERT_DOWN. */
+bool op_writes_columns(uint32_t kind);
 const char *op_name(uint32_t kind); /* "nop" for OP_NONE, "?" for a number out of range */
 /* The kind with that name; OP_NONE when there is none. */
 enum op_kind op_find(const char *name);

@@ -189,13 +189,13 @@ static uint64_t load_bytes(const struct tgraph *g, const struct task *t) {
     return cost_slice_bytes(&g->options.device, g->kernel, g->options.kv_dtype, t->unit1);
 }
 
-/* With several rows: the operator that wrote the residual which `op` adds to, if both are LINEAR;
- * else -1. */
+/* With several rows: the operator that wrote the residual which `op` adds to, if `op` is LINEAR and
+ * both have columns of it; else -1. */
 static int32_t adds_to(const struct kgraph *k, int32_t op) {
     const struct kop *o = &k->ops.items[op];
     if (o->kind != OP_LINEAR || k->n_rows == 1 || o->in[LINEAR_RESIDUAL] == NO_TENSOR) return -1;
     const int32_t from = k->tensors.items[o->in[LINEAR_RESIDUAL]].producer;
-    return from >= 0 && k->ops.items[from].kind == OP_LINEAR ? from : -1;
+    return from >= 0 && op_writes_columns(k->ops.items[from].kind) ? from : -1;
 }
 
 /* With a single row, EMBED if `op` is SAMPLE; else -1. SAMPLE goes to EMBED's worker: the worker

@@ -331,13 +331,15 @@ static int clock_extent(struct race *r, const struct extent *e) {
     return QN_OK;
 }
 
-/* Whether a task reads the tensor, which is plain, behind an event on data. */
+/* Whether a task reads the tensor, which is plain, behind an event to which its writers do not lead
+ * by counters. */
 static bool is_plain_behind_data(const struct race *r, const struct extent *e) {
     const struct access_class *c = r->classes + e->first_class;
     if (proof_tensor(r->f, e->object)->transport != TRANSPORT_COUNTER) return false;
     for (uint32_t i = 0; i < e->n_classes; i++)
-        if (!c[i].writes && PROG(r->f->p, EVENT)[c[i].wait].transport != TRANSPORT_COUNTER)
-            return true;
+        for (uint32_t k = 0; c[i].writes && k < e->n_classes; k++)
+            if (!c[k].writes && !task_verify_order_visible(r->f, c[i].trigger, c[k].wait))
+                return true;
     return false;
 }
 

@@ -36,10 +36,12 @@
  * RESET_SENTINELS makes all words of these tensors sentinels again, after the last task that
  * touches them; counters and clocks must show that order, too.
  *
- * Only LINEAR reads the residual stream of several rows. The tasks of a LINEAR have the columns of
- * the LINEAR before and, where possible, its workers (place.c): such a tensor is its workers'
- * *own*. A worker does one task after the other, so the tensor needs no event, no event stands for
- * it, and two places are enough for all layers.
+ * In dense models only LINEAR reads the residual stream of several rows; experts read what the O
+ * projection made, but not what EXPERT_DOWN made of that. The tasks of a LINEAR have the columns of
+ * the LINEAR or EXPERT_DOWN before and, where possible, its workers (place.c): such a tensor is its
+ * workers' *own*. A worker does one task after the other, so the tensor needs no event, no event
+ * stands for it, and two places are enough for a chain of them, which all layers of a dense model
+ * are.
  *
  * The tensors that an event on data guards are stored flagged, for all their readers, in a space
  * that nothing else ever uses: a stale word must not look like a flag. A flagged element is written
@@ -383,9 +385,8 @@ static size_t let_ride(const struct pass *p) {
     return n;
 }
 
-/* Whether a dependent of an event reads plain activations of a single row (worker_sees). */
+/* Whether a dependent of an event reads plain activations (worker_sees). */
 static bool reads_plain(const struct pass *p, const struct hand_over *h) {
-    if (p->g->kernel->n_rows > 1) return false;
     for (uint32_t i = 0; i < h->n; i++)
         if (touches_plain(p, h->first + (int32_t)i, false)) return true;
     return false;
@@ -546,11 +547,9 @@ static int workers_end_in_counters(struct pass *p, bool *ok) {
 }
 
 /* Whether an earlier task of the worker of task `reader` waits for counters behind `event`. The
- * worker then sees what the producers of `event` stored. Only of a single row: what more would ride
- * of several rows was not measured. */
+ * worker then sees what the producers of `event` stored. */
 static bool worker_sees(const struct pass *p, int32_t event, size_t reader) {
     const struct task *tasks = p->g->tasks.items;
-    if (p->g->kernel->n_rows > 1) return false;
     for (size_t i = reader; i-- > 0;)
         if (tasks[i].op >= 0 && tasks[i].worker == tasks[reader].worker &&
             leads_by_counters(p, event, tasks[i].wait))
@@ -612,24 +611,24 @@ static int32_t residual_of(const struct kop *op) {
     return op->kind == OP_LINEAR ? op->in[LINEAR_RESIDUAL] : NO_TENSOR;
 }
 
-/* Places tensors that are their workers' own. Of two places, a tensor takes the one that the tensor
- * which it adds to does not have. Both tensors have the same workers. */
+/* Places tensors that are their workers' own. Of two places, a tensor takes the one that the own
+ * tensor which it adds to does not have. Both tensors have the same workers. */
 static int place_own(struct pass *p) {
     struct tgraph *g = p->g;
     const struct kgraph *k = g->kernel;
-    uint64_t *other; /* [n_tensors] the place that the next one has */
+    uint64_t *other; /* [n_tensors] the place that the next one has, + 1; 0: none yet */
     TRY(ARENA_NEW(p->d, &p->scratch, &other, k->tensors.n));
     for (size_t o = 0; o < k->ops.n; o++) { /* a tensor that adds to another one comes later */
         const int32_t from = residual_of(&k->ops.items[o]), to = k->ops.items[o].out[STREAM_X];
         if (to == NO_TENSOR || !is_own(p, to)) continue;
         const uint64_t bytes = align_up(tensor_bytes(&k->tensors.items[to]), ALIGN_BYTES);
-        if (from != NO_TENSOR && is_own(p, from)) {
-            g->tensor_offset[to] = other[from];
-            other[to] = g->tensor_offset[from];
+        const bool follows = from != NO_TENSOR && is_own(p, from);
+        if (follows) other[to] = g->tensor_offset[from] + 1;
+        if (follows && other[from] != 0) {
+            g->tensor_offset[to] = other[from] - 1;
         } else {
             g->tensor_offset[to] = g->workspace_bytes;
-            other[to] = g->workspace_bytes + bytes;
-            g->workspace_bytes += 2 * bytes;
+            g->workspace_bytes += bytes;
         }
     }
     return QN_OK;
@@ -657,8 +656,8 @@ static bool adds_to(const struct pass *p, int32_t writer, int32_t reader, int32_
            p->g->kernel->tensors.items[tensor].producer == w->op;
 }
 
-/* Finds the residual stream of several rows, where LINEAR writes it and LINEAR alone reads it.
- * Tasks of both have the same columns if they have the same units. */
+/* Finds the residual stream of several rows, where LINEAR or EXPERT_DOWN writes it and LINEAR alone
+ * reads it. Tasks of both have the same columns if they have the same units. */
 static int find_own(struct pass *p) {
     const struct tgraph *g = p->g;
     const struct kgraph *k = g->kernel;
@@ -671,14 +670,14 @@ static int find_own(struct pass *p) {
         if (g->tasks.items[i].op >= 0) n[g->tasks.items[i].op]++;
     for (size_t o = 0; o < k->ops.n; o++) {
         const int32_t out = k->ops.items[o].out[STREAM_X];
-        if (k->ops.items[o].kind != OP_LINEAR) continue;
+        if (!op_writes_columns(k->ops.items[o].kind)) continue;
         TRY(ARENA_NEW(p->d, &p->scratch, &tasks[o], n[o]));
         n[o] = 0;
         g->tensor_transport[out] = TRANSPORT_OWN;
     }
     for (size_t i = 0; i < g->tasks.n; i++) {
         const int32_t o = g->tasks.items[i].op;
-        if (o >= 0 && k->ops.items[o].kind == OP_LINEAR) tasks[o][n[o]++] = (int32_t)i;
+        if (o >= 0 && op_writes_columns(k->ops.items[o].kind)) tasks[o][n[o]++] = (int32_t)i;
     }
     for (size_t o = 0; o < k->ops.n; o++)
         for (int s = 0; s < OP_MAX_IN; s++) {

@@ -83,12 +83,15 @@ struct fixture_stream {
     int32_t x, normed, squares;
 };
 
-/* EMBED, EXPERT_SUM or LINEAR, which may be cut, whose operands are in `in` but for the next norm's
- * weights, `norm`. */
+/* EMBED, EXPERT_DOWN, EXPERT_SUM or LINEAR, which may be cut, whose operands are in `in` but for
+ * the next norm's weights, `norm`. */
 static inline int fixture_stream(struct diag *d, struct kgraph *g, enum op_kind kind, int layer,
                                  uint32_t cuts, const char *norm, int32_t *in,
                                  struct fixture_stream *s) {
-    int next = kind == OP_EMBED ? EMBED_NEXT : kind == OP_LINEAR ? LINEAR_NEXT : EXPERT_NEXT;
+    int next = kind == OP_EMBED         ? EMBED_NEXT
+               : kind == OP_LINEAR      ? LINEAR_NEXT
+               : kind == OP_EXPERT_DOWN ? DOWN_NEXT
+                                        : EXPERT_NEXT;
     int32_t out[OP_MAX_OUT], sum[4] = {NO_TENSOR, NO_TENSOR, s->x, NO_TENSOR};
     in[next] = NO_TENSOR;
     if (kind == OP_LINEAR && (cuts & KGRAPH_CUT_LINEAR) != 0) {
@@ -195,9 +198,7 @@ static inline int fixture_experts(struct diag *d, struct kgraph *g, int layer,
                        s->x,
                        NO_TENSOR};
     TRY(kgraph_weight_stacked(d, g, n->ed, e->n, DTYPE_BF16, H, 1, e->width, &down[DOWN_WD]));
-    TRY(kgraph_op(d, g, OP_EXPERT_DOWN, layer, down, out));
-    *s = (struct fixture_stream){out[0], NO_TENSOR, NO_TENSOR};
-    return QN_OK;
+    return fixture_stream(d, g, OP_EXPERT_DOWN, layer, cuts, next, down, s);
 }
 
 /* Latent attention, up to the heads' values; queries come from a latent of their own if the spec

@@ -230,6 +230,42 @@ static void pieces_ride_behind_a_counter(void **state) {
     fixture_fini(&f);
 }
 
+/* Several rows of a model with experts: what EXPERT_DOWN makes is its workers' own. So the next O
+ * projection reads nothing plain behind attention, and what attention reads and writes rides; what
+ * experts read and write does not. */
+static void attention_of_several_rows_rides_between_experts(void **state) {
+    (void)state;
+    struct model_spec spec = fixture_spec(3, 256, 4, 2, 64, 512, 32000);
+    struct diag d = {0};
+    struct fixture f;
+    struct prog_header *p;
+    struct task_options o = defaults;
+    spec.experts = (struct experts_spec){.n = 8, .top_k = 2, .width = 64};
+    o.device.n_workers = 24;
+    o.launch = LAUNCH_ALL_AOT;
+    o.transport_bytes = 65536;
+    ok(&d, fixture_compile(&d, &f, &spec, PACK_ROWS, 256, FIXTURE_SENTINELS, &o));
+    ok(&d, fixture_program(&d, &f, 256, &p));
+    ok(&d, task_verify(&d, p, NULL));
+    uint32_t n_whole = 0, n_o = 0;
+    for (uint64_t i = 0; i < p->section[SECTION_TASK].count; i++) {
+        const struct prog_task *t = &PROG(p, TASK)[i];
+        const bool rides = PROG(p, EVENT)[t->wait].transport != TRANSPORT_COUNTER;
+        n_whole += t->kind == OP_ATTENTION_WHOLE;
+        n_o += t->kind == OP_LINEAR;
+        if (t->kind == OP_ATTENTION_WHOLE || t->kind == OP_LINEAR) assert_true(rides);
+        if (t->kind == OP_EXPERT_GATE_UP || t->kind == OP_EXPERT_DOWN) assert_false(rides);
+    }
+    assert_true(n_whole > 0 && n_o > 0);
+    for (uint64_t i = 0; i < p->section[SECTION_OP].count; i++) {
+        const struct prog_op *op = &PROG(p, OP)[i];
+        if (op->kind != OP_EXPERT_DOWN) continue;
+        assert_int_equal(PROG(p, TENSOR)[op->out[STREAM_X]].transport, TRANSPORT_OWN);
+    }
+    free(p);
+    fixture_fini(&f);
+}
+
 /* The event of the experts' h. */
 static uint32_t event_of_h(const struct prog_header *p) {
     for (uint64_t i = 0; i < p->section[SECTION_TASK].count; i++)
@@ -325,6 +361,7 @@ int main(void) {
         cmocka_unit_test(small_activations_ride_on_data),
         cmocka_unit_test(the_stream_is_its_workers_own),
         cmocka_unit_test(several_rows_ride_on_words),
+        cmocka_unit_test(attention_of_several_rows_rides_between_experts),
         cmocka_unit_test(an_event_rides_only_if_all_is_polled),
         cmocka_unit_test(pieces_ride_behind_a_counter),
         cmocka_unit_test(experts_ride_where_the_list_is_known),
