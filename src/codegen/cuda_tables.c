@@ -500,13 +500,13 @@ static uint16_t flags_of(const struct prog_header *p, const struct prog_variant 
     const struct prog_tensor *rounded = rounded_out(p, op);
     const struct prog_tensor *more =
         tensor_of(p, tensor_named(op, op_info_of(op->kind), words[op->kind].more));
+    const struct prog_tensor *shared =
+        tensor_of(p, tensor_named(op, op_info_of(op->kind), beyond[op->kind][BEYOND_SHARED]));
     if (travels_by(in, TRANSPORT_FLAG)) flags |= CUDA_IN_FLAGGED;
     if (travels_by(in, TRANSPORT_PAIR)) flags |= CUDA_IN_PAIRED;
     if (travels_by(more, TRANSPORT_FLAG)) flags |= CUDA_MORE_FLAGGED;
     if (travels_by(out, TRANSPORT_FLAG)) flags |= CUDA_OUT_FLAGGED;
     if (travels_by(rounded, TRANSPORT_PAIR)) flags |= CUDA_OUT_PAIRED;
-    const struct prog_tensor *shared =
-        tensor_of(p, tensor_named(op, op_info_of(op->kind), beyond[op->kind][BEYOND_SHARED]));
     if (travels_by(shared, TRANSPORT_FLAG)) flags |= CUDA_SHARED_FLAGGED;
     if (travels_by(more, TRANSPORT_OWN)) flags |= CUDA_MORE_OWN;
     if (is_packed_tensor(in)) flags |= CUDA_IN_PACKED;

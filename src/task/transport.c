@@ -100,7 +100,7 @@ static uint8_t best_transport(const struct pass *p, const struct tensor *x) {
     if (p->reset != NO_TENSOR) return TRANSPORT_SENTINEL;
     if (x->layout == LAYOUT_PACKED) return TRANSPORT_COUNTER;
     const bool pairs = p->g->kernel->n_rows == 1 && x->n_dims == 2 && x->shape[1] % 2 == 0 &&
-                       x->shape[0] * x->shape[1] <= STAGED_COLUMNS;
+                       (uint64_t)x->shape[0] * x->shape[1] <= STAGED_COLUMNS;
     return pairs ? TRANSPORT_PAIR : TRANSPORT_FLAG;
 }
 

@@ -423,6 +423,7 @@ DEV bool down_run_row(struct warp_context *c, const struct cuda_task *task) {
     down_row_stage(c, task);
     if (c->thread < DOWN_ROW_WEIGHTS) down_row_weights()[c->thread] = weight;
     sync_compute();
+    if (c->thread == 0) trace(SHARED, RT_TRACE_BEGIN, task->index);
     for (w.block = task->block0; w.block < task->block1; w.block++) {
         const uint32_t column = w.block * CUDA_PAGE_ROWS + c->thread;
         const bool own = c->thread < CUDA_PAGE_ROWS && column < QN_HIDDEN;
