@@ -146,10 +146,11 @@ static bool is_h_as_wanted(const struct prog_tensor *h, uint32_t n_rows) {
 }
 
 /* Scratch holds the squares of a pass's slots, which bounds the hidden size. A place of the work
- * list is one 32-bit word. */
+ * list, whose items are row blocks of eight rows of gate, is one 32-bit word. */
 static const char *check_gate_up(const struct prog_header *p, const struct prog_op *op) {
     const struct model_spec *s = PROG(p, MODEL);
-    const uint64_t places = (uint64_t)expert_blocks(s->experts.width) *
+    const uint64_t places = ((uint64_t)s->experts.width + CUDA_PAGE_ROWS / 2 - 1) /
+                            (CUDA_PAGE_ROWS / 2) *
                             (s->experts.n + (uint64_t)op->n_rows * s->experts.top_k);
     if (!in_turns(p, op, GATE_UP_WG, GATE_UP_WU)) return "gate and up in turns of eight rows";
     if (s->hidden > EXPERT_MOST_HIDDEN) return "a hidden size of up to 11,520";

@@ -570,9 +570,23 @@ static uint32_t list_of(const struct cuda_proof *f, uint32_t task, enum op_kind 
     return PROG(f->p, OP)[o].in[kind == OP_EXPERT_DOWN ? DOWN_LIST : GATE_UP_LIST];
 }
 
-/* A loader goes through its worker's list in order. At EXPERT_GATE_UP it waits for the event that
- * orders the list of experts. From there on it may read that list of experts, which lives until
- * EXPERT_DOWN is done. */
+static bool op_writes(const struct prog_op *op, uint32_t tensor) {
+    for (int i = 0; i < OP_MAX_OUT; i++)
+        if (op->out[i] == tensor) return true;
+    return false;
+}
+
+/* Whether the operator that writes EXPERT_DOWN's list writes its slots and weights, too. */
+static bool routes_whole(const struct cuda_proof *f, const struct prog_op *down) {
+    for (const struct prog_op *op = down; op-- > &PROG(f->p, OP)[f->v->first_op];)
+        if (op_writes(op, down->in[DOWN_LIST]))
+            return op_writes(op, down->in[DOWN_SLOTS]) && op_writes(op, down->in[DOWN_WEIGHT]);
+    return false;
+}
+
+/* A worker goes through its list in order. At EXPERT_GATE_UP its loader and its compute warps wait
+ * for the event that orders the list of experts. From there on they may read that list of experts,
+ * and the compute warps its slots and weights. All of these live until EXPERT_DOWN is done. */
 static int find_known_lists(struct cuda_proof *f) {
     const uint64_t at = (uint64_t)(f->v - PROG(f->p, VARIANT)) * f->p->n_workers;
     TRY(ARENA_NEW(f->d, &f->arena, &f->list_known, f->v->n_tasks));
@@ -584,7 +598,9 @@ static int find_known_lists(struct cuda_proof *f) {
             const uint32_t up = list_of(f, task, OP_EXPERT_GATE_UP);
             const uint32_t down = list_of(f, task, OP_EXPERT_DOWN);
             if (up != PROG_NONE) read = up;
-            f->list_known[task - f->v->first_task] = down != PROG_NONE && down == read;
+            f->list_known[task - f->v->first_task] =
+                down != PROG_NONE && down == read &&
+                routes_whole(f, &PROG(f->p, OP)[PROG(f->p, TASK)[task].op]);
         }
     }
     return QN_OK;

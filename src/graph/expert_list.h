@@ -9,7 +9,8 @@
  *           each stretch of EXPERT_STRETCH slots, counted from its first slot's eight on, so that
  *           an entry touches at most EXPERT_STRETCH / PACK_ROWS eights
  *
- *   item    EXPERT_BLOCK rows of an expert's gate and of its up, for all slots of an entry
+ *   item    EXPERT_BLOCK rows of an expert's gate and of its up, for all slots of an entry. (On a
+ *           GPU it is a row block, eight rows of each: kernels/cuda/expert/expert_list.cuh)
  *
  * A task has a *slice* of the items: the items whose place begins in it. An item's place is the
  * cost of the items before it, so that slices take about equally long. Reading a block costs as

@@ -177,7 +177,7 @@ static uint64_t unit_bytes(const struct prog_tensor *t) {
 }
 
 /* Whether tasks of SLICES, which may begin anywhere, begin at even columns: those of
- * ATTENTION_WHOLE have whole heads, those of EXPERT_GATE_UP items of EXPERT_BLOCK columns. */
+ * ATTENTION_WHOLE have whole heads, those of EXPERT_GATE_UP items of 8 or 16 columns. */
 static bool slices_are_even(uint32_t kind) {
     return kind == OP_ATTENTION_WHOLE || kind == OP_EXPERT_GATE_UP;
 }

@@ -226,18 +226,25 @@ DEV void loader_set_flight(struct loader *l, uint32_t flight) {
     l->flight = flight;
 }
 
+/* Requests n pages, at most l->burst. src: of lane i, where page number i lies; its first `bytes`.
+ */
+DEV bool loader_request(struct loader *l, const char *src, uint32_t n, uint32_t bytes) {
+    if (!loader_wait(l, n)) return false;
+    const uint32_t slot = loader_after(l, loader_page_of(l->lane)).slot;
+    if (loader_page_of(l->lane) < n)
+        page_copy_evict_first(RING + slot * CUDA_PAGE_BYTES, src, bytes, &SHARED->page_full[slot],
+                              l->lane);
+    loader_advance(l, n);
+    return true;
+}
+
 /* Requests n pages that lie one after the other, the first `bytes` of each. */
 DEV bool loader_issue(struct loader *l, const char *src, uint32_t n,
                       uint32_t bytes = CUDA_PAGE_BYTES) {
     src += loader_page_of(l->lane) * CUDA_PAGE_BYTES;
     while (n > 0) {
         const uint32_t now = min(n, l->burst);
-        if (!loader_wait(l, now)) return false;
-        const uint32_t slot = loader_after(l, loader_page_of(l->lane)).slot;
-        if (loader_page_of(l->lane) < now)
-            page_copy_evict_first(RING + slot * CUDA_PAGE_BYTES, src, bytes,
-                                  &SHARED->page_full[slot], l->lane);
-        loader_advance(l, now);
+        if (!loader_request(l, src, now, bytes)) return false;
         n -= now;
         src += now * CUDA_PAGE_BYTES;
     }

@@ -9,6 +9,9 @@
  * its rows and its column, in order of the list. Sums of up to DOWN_HELD token rows are in scratch,
  * sums of more rows in y itself.
  *
+ *   before the event    the first batch's token rows and weights, and the first 32 entries, if the
+ *                       worker has waited for the list before
+ *
  * Scratch:   0   sums [token row][16] F32
  *            +   batch: {token row, weight} [slot]
  *            +   batch: partial sums [slot][turn][16] F32, and four unused words a slot
@@ -32,18 +35,16 @@ enum {
     DOWN_TURNS = partial_count(DOWN_K_TILES),
     /* so the words that a warp stores at a time lie in different banks */
     DOWN_SLOT_FLOATS = DOWN_TURNS * CUDA_PAGE_ROWS + 4,
-    DOWN_SUMS_BYTES = DOWN_HELD * CUDA_PAGE_ROWS * 4,
-    DOWN_BATCH = (SCRATCH_BYTES - DOWN_SUMS_BYTES) / (DOWN_SLOT_FLOATS * 4 + 8) / 2 * 2,
+    DOWN_ROW_SUMS = CUDA_PAGE_ROWS * 4, /* bytes of a token row's sums */
+    DOWN_SLOT_BYTES = DOWN_SLOT_FLOATS * 4 + sizeof(struct down_slot),
     DOWN_GATES = QN_EXPERT_GATES,
 };
-static_assert(DOWN_BATCH >= EXPERT_SET && sizeof(struct down_slot) == 8, "scratch");
 
-DEV struct down_slot *down_slots(void) {
-    return (struct down_slot *)(SCRATCH + DOWN_SUMS_BYTES);
+/* Slots of a batch beside `held` token rows' sums. */
+DEV constexpr uint32_t down_batch(uint32_t held) {
+    return (SCRATCH_BYTES - held * DOWN_ROW_SUMS) / DOWN_SLOT_BYTES / 2 * 2;
 }
-DEV float *down_partials(uint32_t slot) {
-    return (float *)(down_slots() + DOWN_BATCH) + slot * DOWN_SLOT_FLOATS;
-}
+static_assert(down_batch(DOWN_HELD) >= EXPERT_SET && sizeof(struct down_slot) == 8, "scratch");
 
 /* A running task. */
 struct down_work {
@@ -55,8 +56,17 @@ struct down_work {
     uint32_t block;      /* the current row block */
     float *sums;         /* the row block's sums: rows are `pitch` floats apart */
     uint32_t pitch;
-    uint32_t n; /* slots of the batch */
+    uint32_t held;  /* token rows whose sums are in scratch: all or none */
+    uint32_t batch; /* slots for which scratch has room */
+    uint32_t n;     /* slots of the batch so far */
 };
+
+DEV struct down_slot *down_slots(const struct down_work *w) {
+    return (struct down_slot *)(SCRATCH + w->held * DOWN_ROW_SUMS);
+}
+DEV float *down_partials(const struct down_work *w, uint32_t slot) {
+    return (float *)(down_slots(w) + w->batch) + slot * DOWN_SLOT_FLOATS;
+}
 
 DEV struct down_work down_begin(const struct cuda_task *task) {
     struct down_work w = {};
@@ -65,6 +75,8 @@ DEV struct down_work down_begin(const struct cuda_task *task) {
     w.weight = (const float *)beyond_of(task->bias, BEYOND_WEIGHT);
     w.shared = beyond_of(task->bias, BEYOND_SHARED);
     w.n_rows = min(SHARED->batch.rows.n_rows, task->row1);
+    w.held = w.n_rows <= DOWN_HELD ? w.n_rows : 0;
+    w.batch = down_batch(w.held);
     return w;
 }
 
@@ -104,15 +116,15 @@ DEV void down_gather(const struct warp_context *c, const struct cuda_task *task,
 }
 
 /* Multiplies the warp's pages of an expert's row block with the slots [slot, slot + n). Stores
- * their partial sums as slots `at` and on of the batch. turn: the warp's first page. */
+ * their partial sums as the batch's next slots. turn: the warp's first page. */
 template <int COLUMNS>
-DEV void down_multiply(struct warp_context *c, const struct cuda_task *task, uint32_t slot,
-                       uint32_t n, uint32_t at, uint32_t turn) {
+DEV void down_multiply(struct warp_context *c, const struct down_work *w, uint32_t slot, uint32_t n,
+                       uint32_t turn) {
     float sums[COLUMNS][4] = {};
     struct fragments<COLUMNS> x;
 #pragma unroll 1
     for (uint32_t i = turn; i < DOWN_K_TILES; i += WARPS) {
-        down_gather<COLUMNS>(c, task, slot, n, cuda_page_tile(DOWN_K_TILES, i), &x);
+        down_gather<COLUMNS>(c, w->task, slot, n, cuda_page_tile(DOWN_K_TILES, i), &x);
         const uint4 *page = page_acquire(c);
 #pragma unroll
         for (int pair = 0; pair < CUDA_PAGE_K / 32; pair++)
@@ -126,21 +138,22 @@ DEV void down_multiply(struct warp_context *c, const struct cuda_task *task, uin
 #pragma unroll
         for (uint32_t odd = 0; odd < 2; odd++) {
             const uint32_t s = PACK_ROWS * k + 2 * j + odd;
-            float *to = down_partials(at + s) + turn * CUDA_PAGE_ROWS + g;
+            float *to = down_partials(w, w->n + s) + turn * CUDA_PAGE_ROWS + g;
             if (s >= n) continue;
             to[0] = sums[k][odd];
             to[8] = sums[k][2 + odd];
         }
 }
 
-/* Notes the token rows and weights of n slots, which are slots `at` and on of the batch. */
-DEV void down_note(const struct warp_context *c, const struct down_work *w, uint32_t slot,
-                   uint32_t n, uint32_t at) {
-    if (c->lane >= n) return;
-    const uint32_t s = (uint32_t)load_index_l2(w->slots + slot + c->lane);
-    const uint32_t row = min(s / QN_TOP_K, w->task->row1 - 1);
-    const float *weight = w->weight + (uint64_t)row * (QN_TOP_K + DOWN_GATES) + s % QN_TOP_K;
-    down_slots()[at + c->lane] = {row, load_l2(weight)};
+/* Notes the token rows and weights of a batch, whose first slot is `first`. */
+DEV void down_note(const struct warp_context *c, const struct down_work *w, uint32_t first) {
+    const uint32_t all = w->n_rows * QN_TOP_K, n = min(w->batch, all - min(first, all));
+    for (uint32_t at = c->thread; at < n; at += COMPUTE_THREADS) {
+        const uint32_t s = (uint32_t)load_index_l2(w->slots + first + at);
+        const uint32_t row = min(s / QN_TOP_K, w->task->row1 - 1);
+        const float *weight = w->weight + (uint64_t)row * (QN_TOP_K + DOWN_GATES) + s % QN_TOP_K;
+        down_slots(w)[at] = {row, load_l2(weight)};
+    }
 }
 
 /* ---- sums ---- */
@@ -166,8 +179,8 @@ DEV uint32_t down_add_some(const struct warp_context *c, const struct down_work 
 #pragma unroll
     for (int u = 0; u < DOWN_AT_ONCE; u++) {
         const uint32_t s = from + (slots == 0 ? 0 : __popc((slots & -slots) - 1));
-        const struct down_slot slot = down_slots()[s];
-        const float *partials = down_partials(s) + column;
+        const struct down_slot slot = down_slots(w)[s];
+        const float *partials = down_partials(w, s) + column;
         float v[PARTIALS];
 #pragma unroll
         for (uint32_t i = 0; i < DOWN_TURNS; i++) v[i] = partials[i * CUDA_PAGE_ROWS];
@@ -196,7 +209,7 @@ DEV void down_add(const struct warp_context *c, struct down_work *w) {
 #pragma unroll 1
     for (uint32_t from = 0; from < w->n; from += 32) {
         const uint32_t at = from + c->lane;
-        const uint32_t half = at < w->n ? down_slots()[at].row % 16 - 2 * c->warp : ~0u;
+        const uint32_t half = at < w->n ? down_slots(w)[at].row % 16 - 2 * c->warp : ~0u;
         const uint32_t of[2] = {__ballot_sync(~0u, half == 0), __ballot_sync(~0u, half == 1)};
         uint32_t left = own ? of[c->lane / 16] : 0;
 #pragma unroll 1
@@ -262,14 +275,16 @@ DEV void down_results(const struct warp_context *c, const struct down_work *w) {
 
 /* The slots [slot, slot + n) of an expert. */
 DEV void down_set(struct warp_context *c, struct down_work *w, uint32_t slot, uint32_t n) {
-    if (w->n + n > DOWN_BATCH) down_add(c, w);
+    if (w->n + n > w->batch) {
+        down_add(c, w);
+        down_note(c, w, slot);
+    }
     const uint32_t turn = (c->warp - c->turn) % WARPS;
-    if (turn == 0) down_note(c, w, slot, n, w->n);
     if (turn < DOWN_K_TILES) {
         if (n <= PACK_ROWS)
-            down_multiply<1>(c, w->task, slot, n, w->n, turn);
+            down_multiply<1>(c, w, slot, n, turn);
         else
-            down_multiply<2>(c, w->task, slot, n, w->n, turn);
+            down_multiply<2>(c, w, slot, n, turn);
     }
     c->turn = turn_after(c->turn, DOWN_K_TILES);
     w->n += n;
@@ -283,33 +298,59 @@ DEV void down_expert(struct warp_context *c, struct down_work *w, const struct e
         down_set(c, w, slot, min(e->slot1 - slot, (uint32_t)EXPERT_SET));
 }
 
+/* The lane's entry of the first 32, and how many lanes have one. */
+struct down_first {
+    struct expert_entry mine;
+    uint32_t n;
+};
+
+/* What a row block begins with, apart from h: its first entries, and its first batch's rows and
+ * weights. */
+DEV struct down_first down_start(const struct warp_context *c, const struct down_work *w,
+                                 const struct expert_list *list) {
+    struct down_first first;
+    first.mine = expert_entries(list, 0, c->lane, &first.n);
+    down_note(c, w, 0);
+    return first;
+}
+
 /* A row block: all listed experts, then the results. */
-DEV void down_block(struct warp_context *c, struct down_work *w) {
-    const struct expert_list list =
-        expert_list_of(beyond_of(w->task->bias, BEYOND_LIST), w->task->row1);
-    const bool held = w->n_rows <= DOWN_HELD;
-    w->sums = held ? (float *)SCRATCH : (float *)w->task->out + w->block * CUDA_PAGE_ROWS;
-    w->pitch = held ? CUDA_PAGE_ROWS : QN_HIDDEN;
+DEV void down_block(struct warp_context *c, struct down_work *w, const struct expert_list *list,
+                    struct down_first first) {
+    w->sums = w->held > 0 ? (float *)SCRATCH : (float *)w->task->out + w->block * CUDA_PAGE_ROWS;
+    w->pitch = w->held > 0 ? CUDA_PAGE_ROWS : QN_HIDDEN;
     down_clear(c, w);
-    for (uint32_t at = 0, n = 32; at < list.rows && n == 32; at += 32) {
-        const struct expert_entry mine = expert_entries(&list, at, c->lane, &n);
-        for (uint32_t i = 0; i < n; i++) {
-            const struct expert_entry e = expert_entry_of(&mine, i);
+#pragma unroll 1
+    for (uint32_t at = 32;; at += 32) {
+        for (uint32_t i = 0; i < first.n; i++) {
+            const struct expert_entry e = expert_entry_of(&first.mine, i);
             down_expert(c, w, &e);
         }
+        if (first.n < 32 || at >= list->rows) break;
+        first.mine = expert_entries(list, at, c->lane, &first.n);
     }
     down_add(c, w);
     down_results(c, w);
     sync_compute(); /* the sums are read */
 }
 
-/* Runs a task. False: the launch ends. */
-DEV bool down_run_gather(struct warp_context *c, const struct cuda_task *task) {
-    struct down_work w = down_begin(task);
+DEV bool down_ready(struct warp_context *c, const struct cuda_task *task) {
     if (!wait_ready(c)) return false;
     if (c->thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
-    w.n_rows = min(SHARED->batch.rows.n_rows, task->row1);
-    for (w.block = task->block0; w.block < task->block1; w.block++) down_block(c, &w);
+    return true;
+}
+
+/* Runs a task. False: the launch ends. */
+DEV bool down_run_gather(struct warp_context *c, const struct cuda_task *task) {
+    const bool known = (task->flags & CUDA_LIST_KNOWN) != 0;
+    if (!known && !down_ready(c, task)) return false;
+    struct down_work w = down_begin(task);
+    const struct expert_list list = expert_list_of(beyond_of(task->bias, BEYOND_LIST), task->row1);
+    for (w.block = task->block0; w.block < task->block1; w.block++) {
+        const struct down_first first = down_start(c, &w, &list);
+        if (known && w.block == task->block0 && !down_ready(c, task)) return false;
+        down_block(c, &w, &list, first);
+    }
     return true;
 }
 

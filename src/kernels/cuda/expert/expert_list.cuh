@@ -15,7 +15,6 @@ enum {
     /* Row blocks of an expert's image of gate and up, and of down. */
     EXPERT_UP_BLOCKS = (QN_EXPERT_WIDTH + CUDA_PAGE_ROWS / 2 - 1) / (CUDA_PAGE_ROWS / 2),
     EXPERT_DOWN_BLOCKS = (QN_HIDDEN + CUDA_PAGE_ROWS - 1) / CUDA_PAGE_ROWS,
-    EXPERT_ITEM_BLOCKS = EXPERT_BLOCK / (CUDA_PAGE_ROWS / 2), /* row blocks of an item */
     EXPERT_COLUMNS = 2, /* columns of eight slots whose k-tile a warp has in registers */
     EXPERT_SET = EXPERT_COLUMNS * PACK_ROWS, /* ... these slots: a set */
 
@@ -100,8 +99,8 @@ struct expert_run {
     uint32_t block0, block1;
 };
 
-/* A slice of the list: the items whose places begin in it (graph/expert_list.h). An item has as
- * many places as its expert's slots have sets, at least one. */
+/* A slice of the list: the items whose places begin in it (graph/expert_list.h). An item is a row
+ * block here. It has as many places as its expert's slots have sets, at least one. */
 struct expert_slice {
     struct expert_list list;
     uint32_t at;              /* the entry after those of the lanes */
@@ -138,7 +137,7 @@ DEV uint32_t warp_sum_before(uint32_t v, uint32_t lane, uint32_t *all) {
 /* Loads the next entries and finds which of their items are in the slice. False: there are no more
  * entries. */
 DEV bool expert_slice_load(struct expert_slice *s, uint32_t lane) {
-    const uint32_t items = expert_blocks(QN_EXPERT_WIDTH);
+    constexpr uint32_t items = EXPERT_UP_BLOCKS;
     uint32_t n, all;
     if (s->at >= s->list.rows) return false;
     s->mine = expert_entries(&s->list, s->at, lane, &n);
@@ -193,12 +192,13 @@ DEV uint32_t expert_even_count(const struct expert_list *list, uint32_t lane) {
 /* Of items [*first, last) of an even list, the next row blocks of one entry, whose number is stored
  * in *entry; run->entry is not set. False: there are no more. */
 DEV bool expert_even_next(uint32_t *first, uint32_t last, struct expert_run *run, uint32_t *entry) {
-    const uint32_t items = expert_blocks(QN_EXPERT_WIDTH), begin = *first / items * items;
+    constexpr uint32_t items = EXPERT_UP_BLOCKS;
+    const uint32_t begin = *first / items * items;
     const uint32_t end = min(last, begin + items);
     if (*first >= last) return false;
     *entry = *first / items;
-    run->block0 = (*first - begin) * EXPERT_ITEM_BLOCKS;
-    run->block1 = min((end - begin) * EXPERT_ITEM_BLOCKS, (uint32_t)EXPERT_UP_BLOCKS);
+    run->block0 = *first - begin;
+    run->block1 = end - begin;
     *first = end;
     return true;
 }
@@ -207,7 +207,7 @@ DEV bool expert_even_next(uint32_t *first, uint32_t last, struct expert_run *run
 
 /* The places of all items. */
 DEV uint32_t expert_total(const struct expert_list *list, uint32_t lane) {
-    const uint32_t items = expert_blocks(QN_EXPERT_WIDTH);
+    constexpr uint32_t items = EXPERT_UP_BLOCKS;
     if (QN_EXPERT_PLACING == EXPERT_STATIC) return items * QN_EXPERTS;
     if (expert_is_even(list)) return items * expert_even_count(list, lane);
     uint32_t total = 0;
@@ -246,9 +246,8 @@ DEV bool expert_slice_next(struct expert_slice *s, uint32_t lane, struct expert_
     const uint32_t from = __popc((s->left & -s->left) - 1);
     s->left &= s->left - 1;
     run->entry = expert_entry_of(&s->mine, from);
-    run->block0 = __shfl_sync(~0u, s->item0, from) * EXPERT_ITEM_BLOCKS;
-    run->block1 =
-        min(__shfl_sync(~0u, s->item1, from) * EXPERT_ITEM_BLOCKS, (uint32_t)EXPERT_UP_BLOCKS);
+    run->block0 = __shfl_sync(~0u, s->item0, from);
+    run->block1 = __shfl_sync(~0u, s->item1, from);
     return true;
 }
 

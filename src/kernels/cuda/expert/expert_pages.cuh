@@ -116,7 +116,7 @@ DEV bool expert_up_pages(struct loader *l, const struct loader_task *t, uint32_t
     const struct expert_list list = expert_list_of(loader_words(word, TASK_WORD(bias)), t->rows);
     struct expert_slice s =
         expert_slice_of(list, t->unit0, loader_word(word, TASK_WORD(unit1)), l->lane);
-    struct expert_count pages = expert_count_of((s.last - s.first) * EXPERT_ITEM_BLOCKS * k_tiles);
+    struct expert_count pages = expert_count_of((s.last - s.first) * k_tiles);
     struct expert_run run;
     while (expert_slice_next(&s, l->lane, &run)) {
         const char *from =
@@ -125,6 +125,35 @@ DEV bool expert_up_pages(struct loader *l, const struct loader_task *t, uint32_t
                               ? loader_issue(l, from, (run.block1 - run.block0) * k_tiles)
                               : expert_run_pages(l, t->image, &run, &pages);
         if (!well) return false;
+    }
+    return true;
+}
+
+/* EXPERT_DOWN's pages of a row block: for each of the n entries that the lanes have, its expert's
+ * k-tiles, once for each set of its slots. They are one sequence, so a request may go from one
+ * expert's last page to the next one's first. */
+DEV bool expert_down_entries(struct loader *l, const char *image, uint32_t block,
+                             const struct expert_entry *mine, uint32_t n,
+                             struct expert_count *pages) {
+    constexpr uint32_t k_tiles = cuda_k_tiles(QN_EXPERT_WIDTH);
+    const uint32_t own = loader_page_of(l->lane);
+    uint32_t all;
+    const uint32_t first =
+        warp_sum_before(l->lane < n ? expert_sets(mine) * k_tiles : 0, l->lane, &all);
+#pragma unroll 1
+    for (uint32_t at = 0, now; at < all; at += now) {
+        uint32_t entry = 0;
+        now = min(all - at, l->burst);
+#pragma unroll
+        for (uint32_t i = 0; i < LOADER_PAGES; i++) {
+            const uint32_t begun = __ballot_sync(~0u, first <= at + i);
+            if (own == i) entry = __popc(begun) - 1;
+        }
+        const uint32_t expert = __shfl_sync(~0u, mine->expert, entry);
+        const uint32_t tile = (at + own - __shfl_sync(~0u, first, entry)) % k_tiles;
+        const char *from = expert_page(image, expert, EXPERT_DOWN_BLOCKS, block, k_tiles);
+        if (!loader_request(l, from + tile * CUDA_PAGE_BYTES, now, CUDA_PAGE_BYTES)) return false;
+        expert_note(l, pages, now);
     }
     return true;
 }
@@ -139,14 +168,7 @@ DEV bool expert_down_pages(struct loader *l, const struct loader_task *t, uint32
         for (uint32_t at = 0, n = 32; at < list.rows && n == 32; at += 32) {
             const struct expert_entry mine = expert_entries(&list, at, l->lane, &n);
             if (b == t->block0 && at == 0) pages = expert_count_of(n * k_tiles);
-            for (uint32_t i = 0; i < n; i++) {
-                const struct expert_entry e = expert_entry_of(&mine, i);
-                const char *from = expert_page(t->image, e.expert, EXPERT_DOWN_BLOCKS, b, k_tiles);
-                for (uint32_t p = expert_sets(&e); p > 0; p--) {
-                    if (!loader_issue(l, from, k_tiles)) return false;
-                    expert_note(l, &pages, k_tiles);
-                }
-            }
+            if (!expert_down_entries(l, t->image, b, &mine, n, &pages)) return false;
         }
     return true;
 }
