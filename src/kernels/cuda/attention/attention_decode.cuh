@@ -13,9 +13,9 @@
  *                      probabilities ─ barrier ─ 16 columns of the values per warp, shares in
  *                      order, in WHOLE also pieces in order ─ barrier ─ the pages are released
  *
- * ONE decodes a single row: a task has at most one piece, and the iteration adds one position.
- * Otherwise an item may belong to a prompt's row. It then also makes keys and values of the rows
- * before it, since other tasks may have those rows.
+ * ONE: a task has at most one piece, and each row is of another request, so the iteration adds one
+ * position to its context. Otherwise an item may belong to a prompt's row. It then also makes keys
+ * and values of the rows before it, since other tasks may have those rows.
  *
  * Bytes: k and v of the pieces, 2 * positions * head_dim * 2, read once per item.
  *
@@ -306,7 +306,7 @@ DEV void batch_run(struct warp_context *c, const struct attention_item *w,
     for (int i = 0; i < N; i++) decode_sums<WARPS>(c, decode_shares(i), &b->y[i]);
 }
 
-/* ---- one piece of a single row ---- */
+/* ---- one piece ---- */
 
 /* The page of the row's own key, if the item has it. With narrow heads its value lies SHARE_BYTES
  * further. */
@@ -474,8 +474,8 @@ DEV bool run_decode_whole(struct warp_context *c, const struct cuda_task *task) 
     return true;
 }
 
-/* A task of a single row with at most one item of one piece. With narrow heads the row's own key
- * and value go straight to their page. KIND: ATTENTION_WHOLE or _STEP. */
+/* A task with at most one item of one piece, where each row is of another request. With narrow
+ * heads the row's own key and value go straight to their page. KIND: ATTENTION_WHOLE or _STEP. */
 template <uint32_t KIND>
 DEV bool run_decode_one(struct warp_context *c, const struct cuda_task *task) {
     const struct attention_item w = items_first(c, task);

@@ -164,21 +164,27 @@ DEV struct attention_item items_begin(const struct block_shared *b, const struct
     return w;
 }
 
-/* The value of block_shared.one_row_pieces for one window. */
-DEV uint32_t items_one_row(const struct block_shared *b, uint32_t window) {
-    if (b->batch.rows.n_rows != 1) return 0xffff;
+/* The value of block_shared.pieces_each for one window. */
+DEV uint32_t items_each(const struct block_shared *b, uint32_t window) {
+    if (b->batch.rows.n_rows > 1)
+        return b->decode_only && b->last_position < ATTENTION_PIECE ? 1 : 0xffff;
     const struct row_load load = items_load_of(b, 0, OP_ATTENTION_STEP, window);
     return load.all == load.pieces ? load.pieces : 0xffff;
 }
 
-DEV void items_one_rows(struct block_shared *b) {
-    if (QN_WINDOWS_DIFFER) b->one_row_pieces[0] = (uint16_t)items_one_row(b, 0);
-    b->one_row_pieces[QN_SLIDING_WINDOW != 0] = (uint16_t)items_one_row(b, QN_SLIDING_WINDOW);
+DEV void items_note_each(struct block_shared *b) {
+    if (QN_WINDOWS_DIFFER) b->pieces_each[0] = (uint16_t)items_each(b, 0);
+    b->pieces_each[QN_SLIDING_WINDOW != 0] = (uint16_t)items_each(b, QN_SLIDING_WINDOW);
 }
 
 /* The value for a task's window. */
-DEV uint32_t one_row_pieces(const struct cuda_task *task) {
-    return SHARED->one_row_pieces[task_window(task) != 0];
+DEV uint32_t pieces_each(const struct cuda_task *task) {
+    return SHARED->pieces_each[task_window(task) != 0];
+}
+
+/* Whether no task of attention of `pieces` pieces a row has more than one item. */
+DEV bool items_are_single(const struct cuda_task *task, uint32_t pieces) {
+    return pieces * HEAD_STEPS * SHARED->batch.rows.n_rows <= task->unit1;
 }
 
 /* ---- latents in a lease (attention_latent_lease.cuh) ---- */
