@@ -91,6 +91,16 @@ static bool when_normed(const struct form_case *c, const struct cuda_task *t) {
     return when_whole(c, t) && c->op->in[LINEAR_NEXT] != PROG_NONE;
 }
 
+/* ALONE: the graph has one token row. */
+static bool when_alone(const struct form_case *c, const struct cuda_task *t) {
+    (void)t;
+    return c->op->n_rows == 1;
+}
+/* UNCUT: the task has all token rows of its graph. */
+static bool when_uncut(const struct form_case *c, const struct cuda_task *t) {
+    return t->row0 == 0 && t->row1 == c->op->n_rows;
+}
+
 /* MERGED: the merged heads fit scratch, beside partial sums. */
 static bool when_merged(const struct form_case *c, const struct cuda_task *t) {
     (void)t;
@@ -230,6 +240,8 @@ struct form_when {
 #define WHEN_ALWAYS      when_always, NULL
 #define WHEN_WHOLE       when_whole, "its tasks have some of the rows"
 #define WHEN_NORMED      when_normed, "its tasks have some of the rows, or no norm comes next"
+#define WHEN_ALONE       when_alone, "its graph has several rows"
+#define WHEN_UNCUT       when_uncut, "its tasks have some of the rows"
 #define WHEN_MERGED      when_merged, "heads' outputs do not fit scratch"
 #define WALK_NOTHING     walk_nothing
 #define WALK_STAGED      walk_staged
