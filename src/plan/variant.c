@@ -271,11 +271,16 @@ static void choose_experts(const struct planner *p, const struct plan_choice *li
 /* ---- sentinels ---- */
 
 /* Bytes that a layer writes for a row, each at a place of its own: the residual stream twice,
- * packed; the heads; the outputs of attention and GATED_MLP. */
+ * packed; the heads; the outputs of attention and GATED_MLP. A layer with experts has, in place of
+ * the latter, the residual stream that its experts read, the logits, and what its shared GATED_MLP
+ * makes. */
 static uint64_t sentinel_row_bytes(const struct model_spec *s) {
+    const struct experts_spec *e = &s->experts;
     const uint64_t heads = (s->n_heads + 2ull * s->n_kv_heads) * s->head_dim;
+    const uint64_t dense = (uint64_t)s->intermediate * 2;
+    const uint64_t sparse = 4ull * s->hidden + 4ull * e->n + 2ull * e->shared_width;
     return 2ull * s->hidden * 2 + heads * 4 + (uint64_t)s->n_heads * s->head_dim * 2 +
-           (uint64_t)s->intermediate * 2;
+           (e->n != 0 ? sparse : dense);
 }
 
 /* Whether activations may travel by sentinels (task/transport.c). No two of them share bytes then.

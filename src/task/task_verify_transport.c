@@ -225,21 +225,37 @@ static int check_list_ends(struct proof *f) {
     return QN_OK;
 }
 
-/* What the dependents of an event poll together of some rows of a tensor: the columns from the
- * lowest to the first that no dependent polls. */
-struct polled {
-    uint32_t event, object;
-    uint64_t row, n_rows; /* as counted in rect.stride from the tensor's start */
-    uint64_t col, end;
-};
-
+/* Rows or columns [first, end). */
 struct span {
-    uint64_t col, end;
+    uint64_t first, end;
 };
 
-static int by_column(const void *a, const void *b) {
+/* What tasks [first, end) of the variant poll together of a tensor. */
+struct polled {
+    uint32_t first, end, object;
+    uint64_t row, n_rows; /* some rows, as counted in rect.stride from the tensor's start */
+    struct span columns;  /* of which they poll these columns, each in all of these rows */
+    struct span rows;     /* and they poll these rows, each with all columns */
+};
+
+static int by_first(const void *a, const void *b) {
     const struct span *x = a, *y = b;
-    return (x->col > y->col) - (x->col < y->col);
+    return (x->first > y->first) - (x->first < y->first);
+}
+
+struct spans {
+    ARRAY(struct span) of;
+};
+
+/* From the lowest of the spans to the first place that is in none of them. */
+static struct span join_spans(struct spans *s) {
+    struct span all = {0, 0};
+    if (s->of.n == 0) return all;
+    qsort(s->of.items, s->of.n, sizeof *s->of.items, by_first);
+    all = s->of.items[0];
+    for (size_t i = 1; i < s->of.n && s->of.items[i].first <= all.end; i++)
+        all.end = MAX(all.end, s->of.items[i].end);
+    return all;
 }
 
 static uint64_t first_row(const struct proof *f, const struct access *a) {
@@ -251,54 +267,48 @@ static uint64_t first_column(const struct proof *f, const struct access *a) {
 }
 
 /* Fills *out for the rows that `w` writes. */
-static int find_polled(struct proof *f, uint32_t event, const struct access *w,
+static int find_polled(struct proof *f, uint32_t first, uint32_t end, const struct access *w,
                        struct polled *out) {
-    const struct prog_event *e = &PROG(f->p, EVENT)[event];
-    const uint32_t first = f->first_access[e->first_task - f->v->first_task],
-                   end = f->first_access[e->first_task - f->v->first_task + e->n_tasks];
-    ARRAY(struct span) spans = {0};
+    struct spans columns = {0}, rows = {0};
     int rc = QN_OK;
-    *out = (struct polled){event, w->object, first_row(f, w), w->rect.n_rows, 0, 0};
-    for (uint32_t k = first; k < end && rc == QN_OK; k++) {
+    *out = (struct polled){.first = first, .end = end, .object = w->object};
+    out->row = first_row(f, w);
+    out->n_rows = w->rect.n_rows;
+    for (uint32_t k = f->first_access[first]; k < f->first_access[end] && rc == QN_OK; k++) {
         const struct access *a = access_of(f, k);
         if (a->object != w->object || a->rect.write || a->rect.n_slices > 0 ||
-            a->rect.stride != w->rect.stride || first_row(f, a) > out->row ||
-            first_row(f, a) + a->rect.n_rows < out->row + out->n_rows)
+            a->rect.stride != w->rect.stride)
             continue;
-        const struct span s = {first_column(f, a), first_column(f, a) + a->rect.run};
-        rc = ARRAY_PUSH(f->d, &spans, s);
+        const struct span column = {first_column(f, a), first_column(f, a) + a->rect.run};
+        const struct span row = {first_row(f, a), first_row(f, a) + a->rect.n_rows};
+        if (row.first <= out->row && out->row + out->n_rows <= row.end)
+            rc = ARRAY_PUSH(f->d, &columns.of, column);
+        if (rc == QN_OK && column.first == 0 && column.end == a->rect.stride)
+            rc = ARRAY_PUSH(f->d, &rows.of, row);
     }
-    if (spans.n > 0) {
-        qsort(spans.items, spans.n, sizeof *spans.items, by_column);
-        out->col = spans.items[0].col;
-        out->end = spans.items[0].end;
-        for (size_t i = 1; i < spans.n && spans.items[i].col <= out->end; i++)
-            out->end = MAX(out->end, spans.items[i].end);
-    }
-    ARRAY_FINI(&spans);
+    out->columns = join_spans(&columns);
+    out->rows = join_spans(&rows);
+    ARRAY_FINI(&columns.of);
+    ARRAY_FINI(&rows.of);
     return rc;
 }
 
-/* Whether the polled columns include all that `w` writes. */
+/* Whether what is polled includes all that `w` writes. */
 static bool polls_all(const struct proof *f, const struct polled *p, const struct access *w) {
-    return p->col <= first_column(f, w) && first_column(f, w) + w->rect.run <= p->end;
+    return (p->columns.first <= first_column(f, w) &&
+            first_column(f, w) + w->rect.run <= p->columns.end) ||
+           (p->rows.first <= p->row && p->row + p->n_rows <= p->rows.end);
 }
 
-/* Checks that the dependents together poll all that `writer` stores, that later tasks wait for all
- * of them, and that they store nothing that it may touch. Then the order of the writer and a single
- * dependent does not matter, and the order of the writer and all later tasks follows. */
-static int check_together(struct proof *f, uint32_t writer, struct polled *polled) {
-    const struct prog_task *tasks = PROG(f->p, TASK);
-    const uint32_t event = tasks[f->v->first_task + writer].trigger;
-    const struct prog_event *e = &PROG(f->p, EVENT)[event];
-    const uint32_t first = e->first_task - f->v->first_task;
-    bool state = false, plain = false;
-    for (uint32_t i = 1; i < e->n_tasks; i++)
-        if (tasks[e->first_task + i].trigger != tasks[e->first_task].trigger)
-            return no_ride(f, event, e->first_task + i,
-                           "does not poll all that it waits for and triggers another event than "
-                           "the dependents that poll the rest");
-    for (uint32_t k = f->first_access[first]; k < f->first_access[first + e->n_tasks]; k++) {
+/* Checks that peers, tasks [first, end), together poll all that `writer` stores of some tensor, and
+ * that they store nothing that it may touch. They trigger one event, so later tasks wait for all of
+ * them. Then the order of the writer and a single dependent does not matter, and
+ * the order of the writer and all later tasks follows. */
+static int check_together(struct proof *f, uint32_t writer, uint32_t first, uint32_t end,
+                          struct polled *polled) {
+    const uint32_t event = PROG(f->p, TASK)[f->v->first_task + writer].trigger;
+    bool state = false, plain = false, all = false;
+    for (uint32_t k = f->first_access[first]; k < f->first_access[end]; k++) {
         const struct access *a = access_of(f, k);
         state = state || is_state(f, a);
         plain = plain || (a->rect.write && is_plain(f, a));
@@ -309,15 +319,24 @@ static int check_together(struct proof *f, uint32_t writer, struct polled *polle
             return no_ride(f, event, f->v->first_task + writer,
                            "touches what is not flagged, as its dependents do, and no single task "
                            "polls all of its results");
-        if (!is_result(f, a)) continue;
-        if (polled->event != event || polled->object != a->object ||
+        if (!is_result(f, a) || all) continue;
+        if (polled->first != first || polled->end != end || polled->object != a->object ||
             polled->row != first_row(f, a) || polled->n_rows != a->rect.n_rows)
-            TRY(find_polled(f, event, a, polled));
-        if (!polls_all(f, polled, a))
-            return no_ride(f, event, f->v->first_task + writer,
-                           "stores what none of its dependents polls");
+            TRY(find_polled(f, first, end, a, polled));
+        all = polls_all(f, polled, a);
     }
-    return QN_OK;
+    if (all) return QN_OK;
+    return no_ride(f, event, f->v->first_task + writer,
+                   "stores no tensor of which its dependents poll all");
+}
+
+/* Dependents that trigger one event are peers: the end of those from `first` on, of tasks before
+ * `end`. */
+static uint32_t peers_end(const struct proof *f, uint32_t first, uint32_t end) {
+    const struct prog_task *tasks = PROG(f->p, TASK) + f->v->first_task;
+    uint32_t next = first;
+    while (next < end && tasks[next].trigger == tasks[first].trigger) next++;
+    return next;
 }
 
 /* Checks one task that triggers an event on data. `each`: every dependent polls all that any of the
@@ -330,9 +349,13 @@ static int check_writer(struct proof *f, uint32_t writer, bool each, struct poll
     for (uint32_t k = f->first_access[writer]; k < f->first_access[writer + 1]; k++)
         if (access_of(f, k)->rect.write && is_plain(f, access_of(f, k)))
             return no_ride(f, event, index, "also writes plain data");
-    for (uint32_t k = 0; k < e->n_tasks && !each; k++)
-        if (!polls(f, e->first_task + k - f->v->first_task, writer))
-            return check_together(f, writer, polled);
+    const uint32_t end = e->first_task - f->v->first_task + e->n_tasks;
+    for (uint32_t first = end - e->n_tasks, next; first < end && !each; first = next) {
+        bool alone = true;
+        next = peers_end(f, first, end);
+        for (uint32_t k = first; k < next && alone; k++) alone = polls(f, k, writer);
+        if (!alone) TRY(check_together(f, writer, first, next, polled));
+    }
     return QN_OK;
 }
 
@@ -342,7 +365,7 @@ static int check_writer(struct proof *f, uint32_t writer, bool each, struct poll
  * visible to no task. State is for the next iteration (check_list_ends). */
 int task_verify_transport(struct proof *f) {
     const struct prog_variant *v = f->v;
-    struct polled polled = {.event = PROG_NONE};
+    struct polled polled = {.object = PROG_NONE};
     struct hulls *hulls;
     bool *each; /* [n_events] each_polls */
     bool any = false;

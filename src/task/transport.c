@@ -10,9 +10,9 @@
  *   - each of its dependents reads all of some activation of each producer. Every element of a
  *     result depends on all that its producer read, so a dependent that has read the result knows
  *     that the producer's reads are done. (Other results of the producer carry their own flags.)
- *     Or the dependents together read all of it, every later task waits for all dependents (they
- *     trigger one event), and dependents write no plain data or producers read none: then the order
- *     of a single producer and a single dependent does not matter;
+ *     Or dependents that trigger one event together read all of it, so that every later task behind
+ *     them waits for all of these, and they write no plain data or producers read none: then the
+ *     order of a single producer and a single dependent does not matter;
  *   - no dependent would poll more than options.transport_bytes with flags;
  *   - the variant has no JIT tasks: a worker that polls inside a task claims none, so the task
  *     that it waits for must have a worker.
@@ -179,44 +179,53 @@ static bool writes_can_be_flagged(const struct pass *p, int32_t task) {
     return any;
 }
 
-/* The first column of the written region that `reader` does not read, if all columns before `from`
- * are read. */
+/* A region with its columns in place of its rows. */
+static struct region turned(const struct region *r) {
+    struct region t = *r;
+    t.row0 = r->col0;
+    t.row1 = r->col1;
+    t.col0 = r->row0;
+    t.col1 = r->row1;
+    return t;
+}
+
+/* The first column of the written region that `reader` does not read in all of its rows, if all
+ * columns before `from` are read. turn: the same of rows; then `write` is turned. */
 static uint32_t read_until(const struct pass *p, int32_t reader, const struct region *write,
-                           uint32_t from) {
+                           bool turn, uint32_t from) {
     int n;
-    const struct region *r = access_of(p, reader, &n);
-    for (int i = 0; i < n; i++)
-        if (!r[i].write && r[i].tensor == write->tensor && r[i].row0 <= write->row0 &&
-            r[i].row1 >= write->row1 && r[i].col0 <= from && r[i].col1 > from)
-            from = r[i].col1;
+    const struct region *all = access_of(p, reader, &n);
+    for (int i = 0; i < n; i++) {
+        const struct region r = turn ? turned(&all[i]) : all[i];
+        if (!r.write && r.tensor == write->tensor && r.row0 <= write->row0 &&
+            r.row1 >= write->row1 && r.col0 <= from && r.col1 > from)
+            from = r.col1;
+    }
     return from;
 }
 
-/* Whether readers [first, first + n), sorted by what they read, together read all of a region. */
+/* Whether readers [first, first + n), sorted by what they read, together read all of a region: each
+ * some of its columns, or each some of its rows. */
 static bool read_all_of(const struct pass *p, int32_t first, uint32_t n,
                         const struct region *write) {
-    uint32_t from = write->col0;
-    for (uint32_t i = 0; i < n && from < write->col1; i++)
-        from = read_until(p, first + (int32_t)i, write, from);
-    return from >= write->col1;
-}
-
-/* Whether a reader reads all of some activation that the writer writes. */
-static bool reads_a_result_of(const struct pass *p, int32_t reader, int32_t writer) {
-    int n;
-    const struct region *w = access_of(p, writer, &n);
-    for (int j = 0; j < n; j++)
-        if (is_result(p, &w[j]) && read_all_of(p, reader, 1, &w[j])) return true;
+    for (int turn = 0; turn < 2; turn++) {
+        const struct region w = turn != 0 ? turned(write) : *write;
+        uint32_t from = w.col0;
+        for (uint32_t i = 0; i < n && from < w.col1; i++)
+            from = read_until(p, first + (int32_t)i, &w, turn != 0, from);
+        if (from >= w.col1) return true;
+    }
     return false;
 }
 
-/* Whether readers [first, first + n) together read every activation that the writer writes. */
-static bool read_results_of(const struct pass *p, int32_t first, uint32_t n, int32_t writer) {
+/* Whether readers [first, first + n) together read all of some activation that the writer writes.
+ */
+static bool read_a_result_of(const struct pass *p, int32_t first, uint32_t n, int32_t writer) {
     int n_regions;
     const struct region *w = access_of(p, writer, &n_regions);
     for (int j = 0; j < n_regions; j++)
-        if (is_result(p, &w[j]) && !read_all_of(p, first, n, &w[j])) return false;
-    return true;
+        if (is_result(p, &w[j]) && read_all_of(p, first, n, &w[j])) return true;
+    return false;
 }
 
 /* Whether a task reads the same regions in every iteration. */
@@ -308,23 +317,19 @@ static bool each_reads_all(const struct pass *p, const struct hand_over *h) {
         if (!reads_are_fixed(p, reader)) return false;
         if (reads_a_hull(p, reader, hulls, n_hulls)) continue;
         for (uint32_t w = 0; w < h->n_writers; w++)
-            if (!reads_a_result_of(p, reader, h->writers[w])) return false;
+            if (!read_a_result_of(p, reader, 1, h->writers[w])) return false;
     }
     return true;
 }
 
-/* Whether the dependents together read all results, every later task waits for all of them, and
- * dependents and producers share no state. */
+/* Whether the dependents, which are peers, together read all of some activation of each producer,
+ * and dependents and producers share no state. */
 static bool all_read_all(const struct pass *p, const struct hand_over *h) {
-    const struct task *tasks = p->g->tasks.items;
     bool state = false;
-    for (uint32_t i = 0; i < h->n; i++) {
-        if (tasks[h->first + (int32_t)i].trigger != tasks[h->first].trigger) return false;
-        state = state || touches_state(p, h->first + (int32_t)i);
-    }
+    for (uint32_t i = 0; i < h->n; i++) state = state || touches_state(p, h->first + (int32_t)i);
     for (uint32_t w = 0; w < h->n_writers; w++)
         if ((state && touches_state(p, h->writers[w])) ||
-            !read_results_of(p, h->first, h->n, h->writers[w]))
+            !read_a_result_of(p, h->first, h->n, h->writers[w]))
             return false;
     return true;
 }
@@ -345,6 +350,23 @@ static struct hand_over hand_over_of(const struct pass *p, int32_t event, int32_
                               p->first[event + 1] - p->first[event], p->writers + p->first[event]};
 }
 
+/* Dependents that trigger one event are *peers*. Goes on to an event's next peers; `of`: those
+ * before, at first none of them. False: there are no more. */
+static bool next_peers(const struct pass *p, const struct hand_over *h, struct hand_over *of) {
+    const struct task *tasks = p->g->tasks.items;
+    const int32_t end = h->first + (int32_t)h->n;
+    of->first += (int32_t)of->n;
+    of->n = 0;
+    while (of->first + (int32_t)of->n < end &&
+           tasks[of->first + (int32_t)of->n].trigger == tasks[of->first].trigger)
+        of->n++;
+    return of->n > 0;
+}
+
+static struct hand_over no_peers(const struct hand_over *h) {
+    return (struct hand_over){h->first, 0, h->n_writers, h->writers};
+}
+
 static bool can_ride(const struct pass *p, int32_t event, int32_t first_dependent) {
     const struct tgraph *g = p->g;
     if (event == g->start_event || event == g->end_event) return false;
@@ -353,7 +375,9 @@ static bool can_ride(const struct pass *p, int32_t event, int32_t first_dependen
         if (!writes_can_be_flagged(p, h.writers[w])) return false;
     for (uint32_t i = 0; i < h.n; i++)
         if (polled_bytes(p, h.first + (int32_t)i) > g->options.transport_bytes) return false;
-    return each_reads_all(p, &h) || all_read_all(p, &h);
+    for (struct hand_over of = no_peers(&h); next_peers(p, &h, &of);)
+        if (!each_reads_all(p, &of) && !all_read_all(p, &of)) return false;
+    return true;
 }
 
 static void flag_outputs(const struct pass *p, const struct task *t) {
@@ -392,6 +416,13 @@ static bool reads_plain(const struct pass *p, const struct hand_over *h) {
     return false;
 }
 
+/* Whether some peers only together read all results, and share plain data with the producers. */
+static bool peers_share_plain(const struct pass *p, const struct hand_over *h, bool cautious) {
+    for (struct hand_over of = no_peers(h); next_peers(p, h, &of);)
+        if (shares_plain(p, &of, cautious) && !each_reads_all(p, &of)) return true;
+    return false;
+}
+
 /* Of n events that ride, takes back those whose dependents only together read all results and which
  * share plain data; returns how many are left. What is plain follows from the other events, so it
  * looks again until nothing changes. Flags the tensors. cautious: shares_plain; also takes back
@@ -408,9 +439,7 @@ static size_t take_back(const struct pass *p, size_t n, bool cautious) {
             const struct hand_over h = hand_over_of(p, e, dependents);
             dependents += (int32_t)event->n_dependents;
             if (!event->data) continue;
-            if ((!cautious || !reads_plain(p, &h)) &&
-                (!shares_plain(p, &h, cautious) || each_reads_all(p, &h)))
-                continue;
+            if ((!cautious || !reads_plain(p, &h)) && !peers_share_plain(p, &h, cautious)) continue;
             event->data = false;
             n--;
         }

@@ -516,14 +516,17 @@ static void test_same_packed(void **state) {
                    is_brief() ? 2 : COUNT_OF(stream));
 }
 
-/* Experts: of a width that no k-tile divides, chosen by few rows and by many, and placed where they
- * would be if all were listed. */
+/* Experts: of a width that no k-tile divides, chosen by few rows and by many, by tasks of ROUTER
+ * that have one row of several, and placed where they would be if all were listed. */
 #define EXPERTS(layers, hidden, experts, top_k, width)                                             \
+    EXPERTS_OF("2", layers, hidden, experts, top_k, width)
+#define EXPERTS_OF(kv_heads, layers, hidden, experts, top_k, width)                                \
     "{\"architectures\": [\"Qwen3MoeForCausalLM\"], \"model_type\": \"qwen3_moe\", "               \
-    "\"hidden_act\": \"silu\", \"hidden_size\": " hidden ", \"intermediate_size\": 64, "           \
+    "\"hidden_act\": \"silu\", \"hidden_size\": " hidden ", \"intermediate_size\": 256, "          \
     "\"moe_intermediate_size\": " width ", \"num_experts\": " experts                              \
     ", \"num_experts_per_tok\": " top_k ", \"norm_topk_prob\": true, \"head_dim\": 64, "           \
-    "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"num_hidden_layers\": " layers ", "  \
+    "\"num_attention_heads\": 4, \"num_key_value_heads\": " kv_heads                               \
+    ", \"num_hidden_layers\": " layers ", "                                                        \
     "\"vocab_size\": 331, \"max_position_embeddings\": 4096, \"rms_norm_eps\": 1e-06, "            \
     "\"rope_theta\": 10000, \"torch_dtype\": \"bfloat16\", \"tie_word_embeddings\": false}"
 static void test_experts(void **state) {
@@ -533,7 +536,7 @@ static void test_experts(void **state) {
                           fewer[N_MIX] = {1, 2, 3, 1, 9, 1};
     const struct rig_options others[] = {
         {.max_batched = 256},
-        {.coarse = true, .max_batched = 8, .n_workers = 3},
+        {.coarse = true, .max_batched = 8, .n_workers = 3, .options = "tile.router=8x1"},
         {.max_batched = 32, .n_slots = 24, .options = "moe=static"},
         {.coarse = true, .jit = true},
         {.coarse = true, .hybrid = true, .max_batched = 16}};
@@ -666,29 +669,37 @@ static void test_wide_rows(void **state) {
 /* Activations of a few rows that are empty words until they are stored, in graphs of 8 and of 16
  * rows, whose rows come and go; against flags and counters, which those of the model row by row
  * are. */
+static void check_sentinels(const char *config, const char *const *options, size_t n) {
+    static const uint32_t lengths[N_MIX] = {1, 2, 12, 1, 15, 3}, few[N_MIX] = {1, 2, 3, 1, 9, 1};
+    for (size_t k = 0; k < n; k++) {
+        struct rig_options sentinels = {.coarse = true,
+                                        .max_batched = 16,
+                                        .n_workers = 17,
+                                        .transport_bytes = 1 << 16,
+                                        .options = options[k]};
+        char dir[] = "/tmp/quern-sentinels-XXXXXX";
+        struct rig r;
+        uint32_t n_spaces = 0;
+        write_model(dir, config);
+        sentinels.dir = dir;
+        sentinels.dummy = true;
+        open_well(&backend_cuda, &sentinels, &r);
+        for (uint64_t i = 0; i < r.program->section[SECTION_TENSOR].count; i++)
+            n_spaces += PROG(r.program, TENSOR)[i].transport == TRANSPORT_SPACE;
+        assert_int_equal(n_spaces, 2); /* of 8 and of 16 rows */
+        rig_close(&r);
+        drop_model(dir);
+        compare_packed(config, is_brief() ? few : lengths, &sentinels, 1);
+    }
+}
+
+/* Dense layers; layers with experts, also with tasks of ROUTER that have some of the rows. */
 static void test_sentinels(void **state) {
     (void)state;
     need_gpu();
-    static const uint32_t lengths[N_MIX] = {1, 2, 12, 1, 15, 3}, few[N_MIX] = {1, 2, 3, 1, 9, 1};
-    struct rig_options sentinels[] = {{.coarse = true,
-                                       .max_batched = 16,
-                                       .n_workers = 17,
-                                       .transport_bytes = 1 << 16,
-                                       .options = "attention=whole"}};
-    const char *config = "{" SENTINEL_SHAPE MADE_UP("256", "1271") "}";
-    char dir[] = "/tmp/quern-sentinels-XXXXXX";
-    struct rig r;
-    uint32_t n = 0;
-    write_model(dir, config);
-    sentinels[0].dir = dir;
-    sentinels[0].dummy = true;
-    open_well(&backend_cuda, &sentinels[0], &r);
-    for (uint64_t i = 0; i < r.program->section[SECTION_TENSOR].count; i++)
-        n += PROG(r.program, TENSOR)[i].transport == TRANSPORT_SPACE;
-    assert_int_equal(n, 2); /* of 8 and of 16 rows */
-    rig_close(&r);
-    drop_model(dir);
-    compare_packed(config, is_brief() ? few : lengths, sentinels, 1);
+    const char *const options[] = {"attention=whole", "attention=whole,tile.router=16x1"};
+    check_sentinels("{" SENTINEL_SHAPE MADE_UP("256", "1271") "}", options, 1);
+    check_sentinels(EXPERTS_OF("1", "2", "256", "12", "3", "328"), options, COUNT_OF(options));
 }
 
 #define LATENTS(rank, of_kv)                                                                       \

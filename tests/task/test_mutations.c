@@ -27,7 +27,7 @@
 #include <cmocka.h>
 #undef fail
 
-enum { MAX_TASKS = 600, MAX_EVENTS = 400, MAX_CELLS = 1 << 16, MUTATIONS = 1200 };
+enum { MAX_TASKS = 600, MAX_EVENTS = 400, MAX_CELLS = 1 << 17, MUTATIONS = 1200 };
 
 /* ---- the oracle --------------------------------------------------------------------------- */
 
@@ -474,7 +474,8 @@ static struct prog_header *compile(struct fixture *f, const struct model_spec *s
                : o->device.n_workers % 2 == 0 ? FIXTURE_FEW
                                               : FIXTURE_WHOLE;
     if (spec_is_latent(spec)) cuts = latent_cuts(n_rows);
-    if (spec->experts.n != 0 && n_rows == PACK_ROWS) cuts = FIXTURE_GROUP;
+    if (spec->experts.n != 0 && n_rows == PACK_ROWS)
+        cuts = o->transport_bytes == 0 ? FIXTURE_GROUP : FIXTURE_SENTINELS;
     if (n_rows == 6) cuts |= FIXTURE_BANDS;
     assert_int_equal(fixture_graph(&d, &f->kernel, cuts), QN_OK);
     for (int i = 0; i < N_TASK_STAGES; i++) {
@@ -528,6 +529,14 @@ static void mutate(const struct model_spec *spec, uint32_t n_rows, const struct 
 /* Whose activations are packed by who writes them: with 8 rows they are sentinels before. */
 static struct model_spec packing(void) {
     return fixture_spec(1, PACK_K, 2, 1, PACK_K / 2, PACK_K, 192);
+}
+
+/* The same with experts. */
+static struct model_spec packing_experts(bool shared) {
+    struct model_spec s = fixture_spec(2, PACK_K, 2, 1, PACK_K / 2, PACK_K, 192);
+    s.experts = (struct experts_spec){.n = 6, .top_k = 2, .width = 40};
+    s.experts.shared_width = shared ? PACK_K : 0;
+    return s;
 }
 
 /* Layers with experts, of which the second also has shared ones and a dense layer. */
@@ -585,6 +594,12 @@ static void every_harmful_mutation_is_caught(void **state) {
                                            .launch = LAUNCH_ALL_AOT,
                                            .transport_bytes = 1 << 20};
         mutate(&experts, 1, &rides, counts);
+    }
+    for (uint32_t i = 0; i < 2; i++) { /* of several rows their activations are sentinels */
+        const struct model_spec experts = packing_experts(i == 1);
+        struct task_options rides = o;
+        rides.tiles[OP_ROUTER].row_tiles = 2 - i;
+        mutate(&experts, PACK_ROWS, &rides, counts);
     }
     uint32_t killed = 0, missed = 0;
     print_message("%-30s %8s %8s %8s %8s\n", "mutation", "killed", "cautious", "harmless",
@@ -648,6 +663,11 @@ static void unmutated_programs_are_harmless(void **state) {
                                            .launch = LAUNCH_ALL_AOT,
                                            .transport_bytes = 1 << 20};
         p = compile(&f, &experts, 1, &rides, false);
+        assert_false(oracle_harm(&w, &f.kernel, p));
+        free(p);
+        fixture_fini(&f);
+        const struct model_spec several = packing_experts(shared != 0);
+        p = compile(&f, &several, PACK_ROWS, &rides, false);
         assert_false(oracle_harm(&w, &f.kernel, p));
         free(p);
         fixture_fini(&f);

@@ -69,6 +69,12 @@ DEV float operand_await(struct operand a, uint64_t i, uint2 v) {
     return __uint_as_float(v.x);
 }
 
+/* The value of element i once it is there, by its flag or as a word. v: what its last load gave. */
+DEV float operand_await_word(struct operand a, uint64_t i, uint2 v) {
+    while (v.y != a.flag && !operand_given_up()) v = operand_ask_word(a, i);
+    return __uint_as_float(v.x);
+}
+
 /* Loads elements 2 i and 2 i + 1: with their flags, or, of a plain operand, in the first two words.
  * A plain element is not moved to the place of a flagged one, because the move would wait for the
  * load. */

@@ -221,54 +221,91 @@ DEV void down_add(const struct warp_context *c, struct down_work *w) {
 
 /* ---- results ---- */
 
-/* A row's sum plus its shared experts' result, times the gate if there is one. */
-DEV float down_shared(const struct down_work *w, uint32_t row, uint32_t column, float sum) {
-    if (w->shared == 0) return sum;
-    const struct operand shared = operand_of(w->shared, w->task, CUDA_SHARED_FLAGGED);
-    const float *gate = w->weight + (uint64_t)row * (QN_TOP_K + DOWN_GATES) + QN_TOP_K;
-    const uint64_t at = (uint64_t)row * QN_HIDDEN + column;
-    return sum +
-           (DOWN_GATES ? load_l2(gate) : 1) * operand_await(shared, at, operand_ask(shared, at));
+/* What a thread has asked for of the results that it will store: columns r and r + 8 of the row
+ * block for a token row. */
+struct down_asked {
+    uint2 residual[2], shared[2];
+    float gate, norm[2];
+};
+
+DEV struct operand down_residual(const struct down_work *w) {
+    return operand_of(w->task->more, w->task, CUDA_MORE_FLAGGED);
+}
+DEV struct operand down_shared(const struct down_work *w) {
+    return operand_of(w->shared, w->task, CUDA_SHARED_FLAGGED);
 }
 
-/* A row's element of the result from its sum. */
-DEV float down_value(const struct down_work *w, uint32_t row, uint32_t column, float sum) {
-    const struct operand residual = operand_of(w->task->more, w->task, CUDA_MORE_FLAGGED);
-    const uint64_t at = (uint64_t)row * QN_HIDDEN + column;
-    return operand_await(residual, at, operand_ask(residual, at)) +
-           down_shared(w, row, column, sum);
+/* The column of the thread's result number h, 0 or 1, and its place. */
+DEV uint32_t down_column(const struct down_work *w, uint32_t r, uint32_t h) {
+    return w->block * CUDA_PAGE_ROWS + r + 8 * h;
+}
+DEV uint64_t down_at(const struct down_work *w, uint32_t row, uint32_t r, uint32_t h) {
+    return (uint64_t)row * QN_HIDDEN + down_column(w, r, h);
+}
+DEV bool down_owns(const struct down_work *w, uint32_t row, uint32_t r, uint32_t h) {
+    return row < w->n_rows && down_column(w, r, h) < QN_HIDDEN;
+}
+
+DEV struct down_asked down_ask(const struct down_work *w, uint32_t row, uint32_t r) {
+    struct down_asked a = {};
+    a.gate = 1;
+#pragma unroll
+    for (uint32_t h = 0; h < 2; h++) {
+        if (!down_owns(w, row, r, h)) continue;
+        a.residual[h] = operand_ask_word(down_residual(w), down_at(w, row, r, h));
+        if (w->shared != 0) a.shared[h] = operand_ask(down_shared(w), down_at(w, row, r, h));
+        a.norm[h] = item_constant(w->task->norm, down_column(w, r, h), true);
+    }
+    if (DOWN_GATES && w->shared != 0 && row < w->n_rows)
+        a.gate = load_l2(w->weight + (uint64_t)row * (QN_TOP_K + DOWN_GATES) + QN_TOP_K);
+    return a;
+}
+
+/* The thread's result number h from its sum: the residual plus the sum plus the shared experts'
+ * result, times the gate if there is one. */
+DEV float down_value(const struct down_work *w, const struct down_asked *a, uint32_t row,
+                     uint32_t r, uint32_t h, float sum) {
+    const uint64_t at = down_at(w, row, r, h);
+    if (w->shared != 0) sum += a->gate * operand_await(down_shared(w), at, a->shared[h]);
+    return operand_await_word(down_residual(w), at, a->residual[h]) + sum;
 }
 
 /* Stores columns r and r + 8 of the row block for a row, and the normed values and squares for the
  * next norm. All lanes take part. */
-DEV void down_store(const struct down_work *w, uint32_t row, uint32_t r) {
+DEV void down_store(const struct down_work *w, const struct down_asked *a, uint32_t row,
+                    uint32_t r) {
     const struct cuda_task *task = w->task;
-    const uint32_t column = w->block * CUDA_PAGE_ROWS + r;
+    const uint32_t column = down_column(w, r, 0);
     const float *sum = w->sums + (uint64_t)row * w->pitch + r;
     struct linear_item m = {};
     float v[2] = {0, 0};
-    m.own0 = row < w->n_rows && column < QN_HIDDEN;
-    m.own1 = row < w->n_rows && column + 8 < QN_HIDDEN;
-    if (m.own0) v[0] = down_value(w, row, column, sum[0]);
-    if (m.own1) v[1] = down_value(w, row, column + 8, sum[8]);
+    m.own0 = down_owns(w, row, r, 0);
+    m.own1 = down_owns(w, row, r, 1);
+    if (m.own0) v[0] = down_value(w, a, row, r, 0, sum[0]);
+    if (m.own1) v[1] = down_value(w, a, row, r, 1, sum[8]);
     if (task->norm != 0) {
-        m.norm = make_float2(item_constant(task->norm, column, m.own0),
-                             item_constant(task->norm, column + 8, m.own1));
+        m.norm = make_float2(a->norm[0], a->norm[1]);
         const uint32_t pair = column + (r % 2 != 0 ? 7 : 0);
         m.normed = STREAM_IS_PACKED ? (float *)packed_at(task, task->out2, row, pair)
                                     : (float *)task->out2 + (uint64_t)row * QN_HIDDEN + column;
         if (r == 0) m.squares = (float *)task->more2 + (uint64_t)row * task->n_pieces + w->block;
         stream_store<1>(task, &m, r, v[0], v[1]);
     }
-    const uint64_t at = (uint64_t)row * QN_HIDDEN + column;
-    if (m.own0) operand_store(task, at, v[0]);
-    if (m.own1) operand_store(task, at + 8, v[1]);
+    if (m.own0) operand_store(task, down_at(w, row, r, 0), v[0]);
+    if (m.own1) operand_store(task, down_at(w, row, r, 1), v[1]);
 }
 
-DEV void down_results(const struct warp_context *c, const struct down_work *w) {
+/* Stores the results. asked: of the thread's first row. */
+DEV void down_results(const struct warp_context *c, const struct down_work *w,
+                      struct down_asked asked) {
+    const uint32_t r = c->thread % 8;
 #pragma unroll 1
-    for (uint32_t row = c->thread / 8; row - c->thread / 8 < w->n_rows; row += COMPUTE_THREADS / 8)
-        down_store(w, row, c->thread % 8);
+    for (uint32_t row = c->thread / 8;;) {
+        down_store(w, &asked, row, r);
+        row += COMPUTE_THREADS / 8;
+        if (row - c->thread / 8 >= w->n_rows) break;
+        asked = down_ask(w, row, r);
+    }
 }
 
 /* ---- many token rows, or one that does not fit scratch ---- */
@@ -319,6 +356,7 @@ DEV void down_block(struct warp_context *c, struct down_work *w, const struct ex
                     struct down_first first) {
     w->sums = w->held > 0 ? (float *)SCRATCH : (float *)w->task->out + w->block * CUDA_PAGE_ROWS;
     w->pitch = w->held > 0 ? CUDA_PAGE_ROWS : QN_HIDDEN;
+    const struct down_asked asked = down_ask(w, c->thread / 8, c->thread % 8);
     down_clear(c, w);
 #pragma unroll 1
     for (uint32_t at = 32;; at += 32) {
@@ -330,7 +368,7 @@ DEV void down_block(struct warp_context *c, struct down_work *w, const struct ex
         first.mine = expert_entries(list, at, c->lane, &first.n);
     }
     down_add(c, w);
-    down_results(c, w);
+    down_results(c, w, asked);
     sync_compute(); /* the sums are read */
 }
 
@@ -448,7 +486,7 @@ DEV float down_row_sum(uint32_t column) {
 }
 
 /* What a thread has asked for of the column that it will store. */
-struct down_asked {
+struct down_row_asked {
     uint2 residual, shared;
 };
 
@@ -468,7 +506,7 @@ DEV bool down_run_row(struct warp_context *c, const struct cuda_task *task) {
     for (w.block = task->block0; w.block < task->block1; w.block++) {
         const uint32_t column = w.block * CUDA_PAGE_ROWS + c->thread;
         const bool own = c->thread < CUDA_PAGE_ROWS && column < QN_HIDDEN;
-        struct down_asked asked = {};
+        struct down_row_asked asked = {};
         if (own) asked.residual = operand_ask(residual, column);
         if (own && w.shared != 0) asked.shared = operand_ask(shared, column);
         down_row_pages(c);

@@ -28,7 +28,7 @@
 #define QN_CUDA_EXPERT_EXPERT_GATE_UP_CUH
 
 #include "kernels/cuda/expert/expert_list.cuh"
-#include "kernels/cuda/expert/row_squares.cuh"
+#include "kernels/cuda/expert/row_part.cuh"
 #include "kernels/cuda/matmul/matmul_stream.cuh"
 #include "kernels/cuda/matmul/matvec.cuh"
 
@@ -202,19 +202,6 @@ DEV struct up_rows<COLUMNS> up_rows_of(const struct warp_context *c, const struc
     return rows;
 }
 
-/* Eight columns of a row, from `column` on; zeros beyond the row. */
-struct up_eight {
-    float4 lo, hi;
-};
-
-DEV struct up_eight up_eight_at(const float *row, uint32_t column) {
-    struct up_eight v = {make_float4(0, 0, 0, 0), make_float4(0, 0, 0, 0)};
-    if (QN_HIDDEN % CUDA_PAGE_K != 0 && column >= QN_HIDDEN) return v;
-    v.lo = load4_l2(row + column);
-    v.hi = load4_l2(row + column + 4);
-    return v;
-}
-
 /* The B registers of the warp's k-tile in the step that begins with page k0, times the norm's
  * weights; stores the tile's squares. at: number of the rows' first slot in the pass. */
 template <int COLUMNS>
@@ -222,28 +209,27 @@ DEV void up_gather(const struct warp_context *c, const struct up_pass *p,
                    const struct up_rows<COLUMNS> *rows, uint32_t at, uint32_t k0,
                    struct fragments<COLUMNS> *x) {
     const struct stream f = up_stream(p);
-    const uint32_t k_tile = stream_k_tile<QN_HIDDEN>(&f, k0), j = c->lane % 4;
+    const uint32_t k_tile = stream_k_tile<QN_HIDDEN>(&f, k0);
     const float *norm = (const float *)p->task->norm;
     const bool own = ROW_TILES % PARTIALS == 0 || k0 + p->turn < ROW_TILES;
 #pragma unroll
-    for (int i = 0; i < COLUMNS; i++)
+    for (int i = 0; i < COLUMNS; i++) {
+        const struct row_part tile = row_part_load(rows->at[i], k_tile, c->lane);
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            float squares[4];
-#pragma unroll
-            for (int q = 0; q < 4; q++) {
-                const uint32_t column = k_tile * CUDA_PAGE_K + (4 * half + q) * 32 + 8 * j;
-                const struct up_eight v = up_eight_at(rows->at[i], column);
-                const bool in = QN_HIDDEN % CUDA_PAGE_K == 0 || column < QN_HIDDEN;
-                const float *w = norm + (in ? column : 0);
-                const uint2 lo = pack_scaled(v.lo, __ldg((const float4 *)w));
-                const uint2 hi = pack_scaled(v.hi, __ldg((const float4 *)w + 1));
-                x->of[i][4 * half + q] = make_uint4(lo.x, lo.y, hi.x, hi.y);
-                squares[q] = squares_of_four(v.lo) + squares_of_four(v.hi);
-            }
-            const float sum = half_squares_by_eights(squares);
-            if (own && j == 0) up_halves(at + c->lane / 4 + PACK_ROWS * i)[2 * k_tile + half] = sum;
+        for (uint32_t pair = 0; pair < ROW_PAIRS; pair++) {
+            const uint32_t column = row_part_column(k_tile, c->lane, 2 * pair);
+            const float4 *w = (const float4 *)(norm + (row_has(column) ? column : 0));
+            const uint2 lo = pack_scaled(row_part_four(&tile, 2 * pair), __ldg(w));
+            const uint2 hi = pack_scaled(row_part_four(&tile, 2 * pair + 1), __ldg(w + 1));
+            x->of[i][pair] = make_uint4(lo.x, lo.y, hi.x, hi.y);
         }
+#pragma unroll
+        for (uint32_t half = 0; half < 2; half++) {
+            const float sum = row_part_squares(&tile, half);
+            if (own && c->lane % 4 == 0)
+                up_halves(at + c->lane / 4 + PACK_ROWS * i)[2 * k_tile + half] = sum;
+        }
+    }
 }
 
 /* Stores h of slot number `token` of the pass in row block `block`, column r of it, from the

@@ -19,16 +19,14 @@
 #ifndef QN_CUDA_EXPERT_ROUTER_CUH
 #define QN_CUDA_EXPERT_ROUTER_CUH
 
-#include "kernels/cuda/expert/row_squares.cuh"
+#include "kernels/cuda/expert/row_part.cuh"
 #include "kernels/cuda/matmul/matmul_stream.cuh"
 #include "kernels/cuda/matmul/matvec.cuh"
 
 #define ROUTER_ROW_FITS (QN_HIDDEN <= CUDA_ROUTER_ROW_HIDDEN)
 
 enum {
-    ROUTER_GROUP = PACK_ROWS,        /* token rows of a product */
-    ROUTER_PAIRS = CUDA_PAGE_K / 32, /* of steps, in a k-tile */
-    ROUTER_FOURS = 2 * ROUTER_PAIRS, /* of a lane, in a k-tile of a row */
+    ROUTER_GROUP = PACK_ROWS, /* token rows of a product */
 };
 static_assert(CUDA_ROUTER_ROWS * (CUDA_STREAM_TOKEN_BYTES + ROW_TILES * 4) +
                       WARPS * CUDA_PAGE_K * 4 <=
@@ -52,15 +50,6 @@ struct router_rows {
     struct operand x; /* of all rows */
     uint32_t row0, n;
 };
-
-/* Floats [column, column + 4) of a row of x, which has arrived; zeros beyond the row. */
-DEV float4 router_four(const struct router_rows *t, uint32_t token, uint32_t column) {
-    const struct operand row = operand_from(t->x, (uint64_t)(t->row0 + token) * QN_HIDDEN);
-    if (QN_HIDDEN % CUDA_PAGE_K != 0 && column >= QN_HIDDEN) return make_float4(0, 0, 0, 0);
-    if (row.flag == 0) return load4_l2(row.at + column);
-    const float4 lo = load4_l2(row.at + 2 * column), hi = load4_l2(row.at + 2 * column + 4);
-    return make_float4(lo.x, lo.z, hi.x, hi.z);
-}
 
 /* Waits for the rows, if they carry flags: only a single row does. */
 DEV void router_await(const struct warp_context *c, const struct router_rows *t) {
@@ -93,48 +82,40 @@ DEV void router_norm_stage(const struct warp_context *c, const struct cuda_task 
     __syncwarp();
 }
 
-/* The part of a token row's k-tile from which a lane makes its B registers: columns 32 pair + 8
- * (lane % 4) + {0 .. 7}. */
-struct router_tile {
-    float4 of[ROUTER_FOURS];
-};
-
-/* Loads the lane's part of the k-tile of token row `token` + lane / 4; after the last row, of the
- * last row again. */
-DEV struct router_tile router_ask(const struct warp_context *c, const struct router_rows *t,
-                                  uint32_t token, uint32_t k_tile) {
-    const uint32_t own = min(token + c->lane / 4, t->n - 1);
-    const uint32_t column = k_tile * CUDA_PAGE_K + 8 * (c->lane % 4);
-    struct router_tile x;
+/* The lane's part of the k-tile of a row that carries flags and has arrived. */
+DEV struct row_part router_flagged(struct operand row, uint32_t k_tile, uint32_t lane) {
+    struct row_part x;
 #pragma unroll
-    for (uint32_t i = 0; i < ROUTER_FOURS; i++)
-        x.of[i] = router_four(t, own, column + i / 2 * 32 + i % 2 * 4);
+    for (uint32_t i = 0; i < ROW_FOURS; i++) {
+        const uint32_t column = row_part_column(k_tile, lane, i);
+        const float *at = row.at + 2 * (row_has(column) ? column : 0);
+        const float4 lo = load4_l2(at), hi = load4_l2(at + 4);
+        const float v[4] = {lo.x, lo.z, hi.x, hi.z};
+        const uint32_t keep = row_has(column) ? ~0u : 0;
+        x.of[i] = make_uint4(__float_as_uint(v[0]) & keep, __float_as_uint(v[1]) & keep,
+                             __float_as_uint(v[2]) & keep, __float_as_uint(v[3]) & keep);
+    }
     return x;
 }
 
-/* The sum of a k-tile's squares of the lane's row, in each lane that has a part of it. */
-DEV float router_tile_squares(const struct router_tile *x) {
-    float half[2];
-#pragma unroll
-    for (uint32_t h = 0; h < 2; h++) {
-        float squares[4];
-#pragma unroll
-        for (uint32_t q = 0; q < 4; q++) {
-            const float4 *v = x->of + 2 * (4 * h + q);
-            squares[q] = squares_of_four(v[0]) + squares_of_four(v[1]);
-        }
-        half[h] = half_squares_by_eights(squares);
-    }
-    return half[0] + half[1];
+/* Loads the lane's part of the k-tile of token row `token` + lane / 4; after the last row, that of
+ * the last row again. */
+DEV struct row_part router_load(const struct warp_context *c, const struct router_rows *t,
+                                uint32_t token, uint32_t k_tile) {
+    const uint32_t own = min(token + c->lane / 4, t->n - 1);
+    const struct operand row = operand_from(t->x, (uint64_t)(t->row0 + own) * QN_HIDDEN);
+    if (row.flag != 0) return router_flagged(row, k_tile, c->lane);
+    return row_part_load(row.at, k_tile, c->lane);
 }
 
 /* The B registers of two steps, times the norm's weights w: the roundings, or the rests. */
-DEV uint4 router_pairs(const float4 *v, const float4 *w, bool rest) {
+DEV uint4 router_pairs(const struct row_part *x, uint32_t pair, const float4 *w, bool rest) {
     uint32_t to[4];
 #pragma unroll
     for (uint32_t i = 0; i < 2; i++) {
-        to[2 * i] = router_pair(v[i].x * w[i].x, v[i].y * w[i].y, rest);
-        to[2 * i + 1] = router_pair(v[i].z * w[i].z, v[i].w * w[i].w, rest);
+        const float4 v = row_part_four(x, 2 * pair + i);
+        to[2 * i] = router_pair(v.x * w[i].x, v.y * w[i].y, rest);
+        to[2 * i + 1] = router_pair(v.z * w[i].z, v.w * w[i].w, rest);
     }
     return make_uint4(to[0], to[1], to[2], to[3]);
 }
@@ -149,15 +130,15 @@ DEV void router_page(struct warp_context *c, const struct router_rows *t, uint32
     const uint4 *page = page_acquire(c);
 #pragma unroll 1
     for (uint32_t token = 0; token < t->n; token += ROUTER_GROUP) {
-        const struct router_tile x = router_ask(c, t, token, k_tile);
+        const struct row_part x = router_load(c, t, token, k_tile);
         float high[4] = {}, rest[4] = {};
 #pragma unroll
-        for (uint32_t pair = 0; pair < ROUTER_PAIRS; pair++) {
+        for (uint32_t pair = 0; pair < ROW_PAIRS; pair++) {
             const float4 w[2] = {norm[8 * pair], norm[8 * pair + 1]};
-            mma_pair(high, page, pair, c->lane, router_pairs(x.of + 2 * pair, w, false));
-            mma_pair(rest, page, pair, c->lane, router_pairs(x.of + 2 * pair, w, true));
+            mma_pair(high, page, pair, c->lane, router_pairs(&x, pair, w, false));
+            mma_pair(rest, page, pair, c->lane, router_pairs(&x, pair, w, true));
         }
-        const float squares = router_tile_squares(&x);
+        const float squares = row_part_squares(&x, 0) + row_part_squares(&x, 1);
         if (j == 0 && token + g < t->n) router_squares(token + g)[k_tile] = squares;
 #pragma unroll
         for (uint32_t i = 0; i < 2; i++) {

@@ -65,6 +65,11 @@ DEV void store_flagged2(float *p, float a, float b, uint32_t flag) {
 DEV uint32_t load_word_polled(const void *p) {
     return __atomic_load_n((const uint32_t *)p, __ATOMIC_RELAXED);
 }
+DEV uint4 load_words4_polled(const void *p) {
+    const uint32_t *w = (const uint32_t *)p;
+    return make_uint4(load_word_polled(w), load_word_polled(w + 1), load_word_polled(w + 2),
+                      load_word_polled(w + 3));
+}
 DEV void store_word(void *p, uint32_t v) {
     __atomic_store_n((uint32_t *)p, v, __ATOMIC_RELAXED);
     emu_point();
