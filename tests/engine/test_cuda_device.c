@@ -666,6 +666,14 @@ static void test_wide_rows(void **state) {
                    &wide[1], 1);
 }
 
+/* Graphs whose activations are words. */
+static uint32_t n_spaces(const struct prog_header *p) {
+    uint32_t n = 0;
+    for (uint64_t i = 0; i < p->section[SECTION_TENSOR].count; i++)
+        n += PROG(p, TENSOR)[i].transport == TRANSPORT_SPACE;
+    return n;
+}
+
 /* Activations of a few rows that are empty words until they are stored, in graphs of 8 and of 16
  * rows, whose rows come and go; against flags and counters, which those of the model row by row
  * are. */
@@ -679,14 +687,11 @@ static void check_sentinels(const char *config, const char *const *options, size
                                         .options = options[k]};
         char dir[] = "/tmp/quern-sentinels-XXXXXX";
         struct rig r;
-        uint32_t n_spaces = 0;
         write_model(dir, config);
         sentinels.dir = dir;
         sentinels.dummy = true;
         open_well(&backend_cuda, &sentinels, &r);
-        for (uint64_t i = 0; i < r.program->section[SECTION_TENSOR].count; i++)
-            n_spaces += PROG(r.program, TENSOR)[i].transport == TRANSPORT_SPACE;
-        assert_int_equal(n_spaces, 2); /* of 8 and of 16 rows */
+        assert_int_equal(n_spaces(r.program), 2); /* of 8 and of 16 rows */
         rig_close(&r);
         drop_model(dir);
         compare_packed(config, is_brief() ? few : lengths, &sentinels, 1);
@@ -700,6 +705,35 @@ static void test_sentinels(void **state) {
     const char *const options[] = {"attention=whole", "attention=whole,tile.router=16x1"};
     check_sentinels("{" SENTINEL_SHAPE MADE_UP("256", "1271") "}", options, 1);
     check_sentinels(EXPERTS_OF("1", "2", "256", "12", "3", "328"), options, COUNT_OF(options));
+}
+
+/* A layer with experts, whose activations are words, for ThreadSanitizer: two requests, two tokens
+ * each. */
+static void test_few_words(void **state) {
+    (void)state;
+    need_gpu();
+    struct request q[2];
+    struct result alone[2], both[2];
+    struct rig_options o = {.coarse = true,
+                            .max_batched = 8,
+                            .n_workers = 9,
+                            .transport_bytes = 1 << 16,
+                            .options = "attention=whole,tile.router=2x1"};
+    char dir[] = "/tmp/quern-words-XXXXXX";
+    struct rig r;
+    write_model(dir, EXPERTS_OF("1", "1", "256", "4", "2", "256"));
+    o.dir = dir;
+    o.dummy = true;
+    open_well(&backend_cuda, &o, &r);
+    assert_int_equal(n_spaces(r.program), 1);
+    for (uint32_t i = 0; i < 2; i++) {
+        q[i] = made_up(i + 1, 1, 2, r.model->spec.vocab, 0);
+        generate(&r, &q[i], 1, &alone[i]);
+    }
+    generate(&r, q, 2, both);
+    for (int i = 0; i < 2; i++) assert_same(&alone[i], &both[i], "by words");
+    rig_close(&r);
+    drop_model(dir);
 }
 
 #define LATENTS(rank, of_kv)                                                                       \
@@ -1130,6 +1164,7 @@ int main(void) {
         cmocka_unit_test(test_wide_batches),
         cmocka_unit_test(test_whole_context),
         cmocka_unit_test(test_sentinels),
+        cmocka_unit_test(test_few_words),
         cmocka_unit_test(test_latents),
         cmocka_unit_test(test_many),
         cmocka_unit_test(test_bands),

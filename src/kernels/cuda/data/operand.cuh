@@ -170,7 +170,7 @@ DEV void operand_store(const struct cuda_task *task, uint64_t at, float v) {
     if (task->flags & CUDA_OUT_FLAGGED)
         store_flagged(out + 2 * at, v, SHARED->flag);
     else
-        out[at] = v;
+        store_plain(out + at, v);
 }
 
 /* Stores elements 0 and 1 at a place in a result. */

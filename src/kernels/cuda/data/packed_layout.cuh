@@ -53,8 +53,8 @@ DEV void packed_store8(const struct cuda_task *task, uint64_t base, uint32_t row
  * eight further. */
 DEV void packed_store2x2(const struct cuda_task *task, uint32_t row, uint32_t column, float2 a,
                          float2 b) {
-    *(uint2 *)packed_at(task, task->out, row, column) =
-        make_uint2(pack_pair<WEIGHT_E>(a.x, a.y), pack_pair<WEIGHT_E>(b.x, b.y));
+    store_words2(packed_at(task, task->out, row, column),
+                 make_uint2(pack_pair<WEIGHT_E>(a.x, a.y), pack_pair<WEIGHT_E>(b.x, b.y)));
 }
 
 #endif

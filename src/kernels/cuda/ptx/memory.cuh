@@ -127,6 +127,11 @@ DEV uint4 load_words4_polled(const void *p) {
 DEV void store_word(void *p, uint32_t v) {
     asm volatile("st.relaxed.gpu.global.b32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
+/* A store of two words, which the compiler may move: with `st.relaxed` attention of many rows
+ * spills 16 bytes more. */
+DEV void store_words2(void *p, uint2 v) {
+    *(uint2 *)p = v;
+}
 DEV void store_words4(void *p, uint4 v) {
     asm volatile("st.relaxed.gpu.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.x),
                  "r"(v.y), "r"(v.z), "r"(v.w)

@@ -74,6 +74,11 @@ DEV void store_word(void *p, uint32_t v) {
     __atomic_store_n((uint32_t *)p, v, __ATOMIC_RELAXED);
     emu_point();
 }
+DEV void store_words2(void *p, uint2 v) {
+    const uint32_t words[2] = {v.x, v.y};
+    for (int i = 0; i < 2; i++) __atomic_store_n((uint32_t *)p + i, words[i], __ATOMIC_RELAXED);
+    emu_point();
+}
 DEV void store_words4(void *p, uint4 v) {
     const uint32_t words[4] = {v.x, v.y, v.z, v.w};
     for (int i = 0; i < 4; i++) __atomic_store_n((uint32_t *)p + i, words[i], __ATOMIC_RELAXED);
