@@ -341,7 +341,8 @@ enum cuda_task_flag {
     CUDA_MORE_OWN = 1024,
     /* EXPERT_DOWN: an EXPERT_GATE_UP with the same list of experts is earlier in this worker's
      * list. The loader has waited for the list of experts there, or for the logits that it follows
-     * from, and need not wait for this task's event. */
+     * from, and need not wait for this task's event. Nor need the compute warps to read the list,
+     * its slots and weights: they have waited for ROUTE there. */
     CUDA_LIST_KNOWN = 2048,
     CUDA_SHARED_FLAGGED = 4096, /* EXPERT_DOWN's `shared` carries flags */
 };

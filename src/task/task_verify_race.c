@@ -239,8 +239,8 @@ static bool known_before(const struct proof *f, const struct access_class *a,
 
 /* Compares the classes of one tensor. Each writer comes before each reader: visibly unless the
  * reader polls flags, and on the same worker where the reader does not wait for the writer's event.
- * A reader sees what lies behind the counters of its event, and behind those that its worker waited
- * for before. No two writers have the same bytes, in any order. */
+ * A reader sees the writers behind the counters of its event, and those behind the counters that
+ * its worker waited for before. No two writers have the same bytes, in any order. */
 static int compare_within(const struct race *r, const struct extent *e) {
     struct proof *f = r->f;
     const struct access_class *c = r->classes + e->first_class;
