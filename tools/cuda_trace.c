@@ -14,13 +14,15 @@
  *   last     ... to the last one seen ready
  *   inputs   ... to the last one that has its activations (linear operators)
  *   body     one task from ready to done: mean and longest
- *   floor    the weights of the operator at READ_TB_S
+ *   floor    the weights of the operator, of experts the mean number that was read, at the rate at
+ *            which this device read weights before the requests
  *
  * A task is ready when its worker was free and saw its event; it may still wait for its weights
  * then. Last, for decode, how long those iterations took: median, 99th percentile, longest; and
  * what lies between two of them, from the last task done to the first one ready.
  */
 #include "base/checked.h"
+#include "codegen/cuda_abi.h"
 #include "engine/backend_cuda.h"
 #include "engine/compile_option.h"
 #include "inspect/trace.h"
@@ -32,7 +34,7 @@
 
 #define TRACE_BYTES ((uint64_t)256 << 20)
 enum { MAX_TOKENS = 200, MAX_PROMPT = 8192, MAX_CONTEXT = 131072, MAX_BATCH = 256, CHUNK = 1024 };
-#define READ_TB_S 3.08
+#define READ_SECONDS 0.2
 
 /* One operator of one iteration. */
 struct stage {
@@ -55,9 +57,11 @@ struct tool {
     uint32_t batch, tokens, prompt; /* prompt: 1 for decode */
     uint32_t context;               /* decode: tokens that each request begins with */
     const char *compile_options;
-    uint32_t n_iterations; /* in stages */
-    size_t first_iter;     /* of the trace's, from which on they are */
-    struct stage *stages;  /* [n_iterations][ops of the program] */
+    double read_rate;        /* bytes a second */
+    double share_of_experts; /* of a layer's experts, those whose weights were read */
+    uint32_t n_iterations;   /* in stages */
+    size_t first_iter;       /* of the trace's, from which on they are */
+    struct stage *stages;    /* [n_iterations][ops of the program] */
 };
 
 static int open_engine(struct diag *d, struct tool *t, const char *dir) {
@@ -80,6 +84,15 @@ static int open_engine(struct diag *d, struct tool *t, const char *dir) {
     trace_rings_switch(t->rings, true);
     config.trace = t->rings;
     return backend_cuda.open(d, t->program, NULL, &config, &t->instance);
+}
+
+/* Once the requests are done. Only decode is counted; a prompt's floor has all experts. */
+static void note_experts(struct tool *t) {
+    const struct model_spec *spec = PROG(t->program, MODEL);
+    struct rt_reads reads;
+    backend_cuda.reads(t->instance, &reads);
+    t->share_of_experts =
+        reads.layers > 0 ? (double)reads.experts / (double)reads.layers / spec->experts.n : 1;
 }
 
 static int submit(struct diag *d, struct tool *t, uint32_t i) {
@@ -150,14 +163,15 @@ static int read_iterations(struct diag *d, struct tool *t) {
     return fail(d, QN_EINTERNAL, "the trace has no two whole iterations");
 }
 
-static double op_weight_bytes(const struct prog_header *p, const struct prog_op *op) {
+static double op_weight_bytes(const struct tool *t, const struct prog_op *op) {
+    const struct prog_header *p = t->program;
     double bytes = 0;
     for (int i = 0; i < OP_MAX_IN; i++) {
         if (op->in[i] == PROG_NONE || op->kind == OP_EMBED) continue;
         const struct prog_tensor *tensor = &PROG(p, TENSOR)[op->in[i]];
         if (tensor->role == PROG_WEIGHT) bytes += (double)tensor->bytes;
     }
-    return bytes;
+    return cuda_lists_experts(op->kind) ? bytes * t->share_of_experts : bytes;
 }
 
 static void add_up(struct tool *t, struct total totals[][N_OP_KINDS], double *iteration_us) {
@@ -176,7 +190,7 @@ static void add_up(struct tool *t, struct total totals[][N_OP_KINDS], double *it
                 sum->inputs += (double)s->last_begin - (double)before;
                 sum->body += (double)s->body_sum / s->n_done;
                 sum->body_max += (double)s->body_max;
-                sum->floor += op_weight_bytes(t->program, op) / READ_TB_S * 1e-3;
+                sum->floor += op_weight_bytes(t, op) / t->read_rate * 1e9;
                 sum->tasks += s->n_done;
                 sum->n++;
             }
@@ -260,7 +274,9 @@ static void print(struct tool *t) {
 
 static int run(struct diag *d, struct tool *t, const char *dir) {
     TRY(open_engine(d, t, dir));
+    TRY(backend_cuda.measure_read(d, t->instance, READ_SECONDS, &t->read_rate));
     TRY(generate(d, t));
+    note_experts(t);
     TRY(read_iterations(d, t));
     print(t);
     if (t->prompt > 1) return QN_OK; /* prompts come one by one from the host */

@@ -30,6 +30,14 @@ static bool has_any(const struct cuda_form_host *h) {
 static bool has_heads(const struct cuda_form_host *h) {
     return !spec_is_latent(PROG(h->program, MODEL));
 }
+/* TWO_PIECES: a warp's share of a piece's keys and values is one page, and the ring holds the pages
+ * of two pieces (attention_items.cuh). */
+static bool has_two_pieces(const struct cuda_form_host *h) {
+    const uint32_t warps = CUDA_COMPUTE_WARPS, share = ATTENTION_PIECE / warps;
+    const uint32_t ring = cuda_lease_bytes(h->device.cc) - CUDA_SCRATCH_BYTES;
+    return has_heads(h) && 2 * share * 2 * PROG(h->program, MODEL)->head_dim <= CUDA_PAGE_BYTES &&
+           2 * warps * CUDA_PAGE_BYTES <= ring;
+}
 /* LATENT: keys and values are latents, and a part of a piece fits shared memory. */
 static bool has_latent(const struct cuda_form_host *h) {
     return !has_heads(h) && cuda_latent_part(PROG(h->program, KV)->k_width, h->device.cc) != 0;
@@ -227,6 +235,7 @@ struct form_when {
 /* Names in capitals are form.def's. */
 #define HAS_ANY          has_any, NULL
 #define HAS_HEADS        has_heads, "keys and values are latents"
+#define HAS_TWO_PIECES   has_two_pieces, "the ring does not hold two pieces of keys and values"
 #define HAS_LATENT       has_latent, "no latents, or they do not fit shared memory"
 #define HAS_LATENT_PAGES has_latent_pages, "no latents, or a piece of them is not pages of the ring"
 #define HAS_PREFILL      has_prefill, "a piece of the context does not fit shared memory"

@@ -25,10 +25,12 @@ double cost_attention_whole(const struct cost_attention *a) {
 
 /* Two more hand-overs: from the pieces to the task that merges them, and from the merge to the next
  * operator. With a single row, a model whose layers do not fit the rings hides one of them: weights
- * stream meanwhile. */
+ * stream meanwhile. A model with experts does not, because attention decides which weights are
+ * next. */
 double cost_attention_pieces(const struct cost_attention *a) {
     const struct device *d = a->device;
-    const bool hidden = a->n_rows == 1 && !device_holds_layer(d, a->spec);
+    const bool hidden =
+        a->n_rows == 1 && a->spec->experts.n == 0 && !device_holds_layer(d, a->spec);
     const double share = (double)items_of(a) * a->pieces / d->n_workers;
     return d->piece_ns * share + d->hand_over_ns * (hidden ? 1 : 2);
 }

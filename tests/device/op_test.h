@@ -29,6 +29,7 @@ enum fill {
     FILL_MIXED, /* requests of one row, and a chunk */
     FILL_ALONE, /* requests of one row */
     FILL_LONG,  /* the same with contexts of several pieces; few rows */
+    FILL_TWO,   /* the same with contexts of one and two pieces */
     FILL_CHUNK, /* one request */
     FILL_DRAWN, /* requests of one row that draw their tokens, with penalties and cuts */
     N_FILLS,
@@ -36,6 +37,7 @@ enum fill {
 #define MIXED (1u << FILL_MIXED)
 #define ALONE (1u << FILL_ALONE)
 #define LONG  (1u << FILL_LONG)
+#define TWO   (1u << FILL_TWO)
 #define CHUNK (1u << FILL_CHUNK)
 #define DRAWN (1u << FILL_DRAWN)
 #define ALL   (MIXED | ALONE | LONG | CHUNK)

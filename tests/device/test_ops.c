@@ -153,8 +153,14 @@ static struct rt_sampling drawn(uint32_t i) {
                                 .seed = 1000 + i};
 }
 
-/* Contexts around the bounds of pieces and shares. */
+/* Contexts around the bounds of pieces and shares: positions before each row's own. */
 static const uint32_t long_contexts[] = {127, 128, 129, 300, 1, 517, 640, 1300, 16, 255};
+static const uint32_t two_contexts[] = {200, 128, 129, 1, 127, 255, 143, 144, 16, 254};
+
+static uint32_t context_of(enum fill fill, uint32_t i) {
+    if (fill == FILL_LONG) return long_contexts[i];
+    return fill == FILL_TWO ? two_contexts[i % COUNT_OF(two_contexts)] : 1 + (i * 19 + 3) % 30;
+}
 
 /* The rows of an iteration; false: they do not fit the fill. */
 static bool set_requests(struct iteration *it, enum fill fill, uint32_t n_rows) {
@@ -163,9 +169,7 @@ static bool set_requests(struct iteration *it, enum fill fill, uint32_t n_rows) 
                                                    : n_rows;
     if (n_single > ITERATION_SLOTS || (fill == FILL_LONG && n_rows > 9)) return false;
     it->n_requests = n_single + (n_single < n_rows);
-    for (uint32_t i = 0; i < n_single; i++)
-        it->requests[i] =
-            request(i, fill == FILL_LONG ? long_contexts[i] : 1 + (i * 19 + 3) % 30, 1);
+    for (uint32_t i = 0; i < n_single; i++) it->requests[i] = request(i, context_of(fill, i), 1);
     for (uint32_t i = 0; fill == FILL_DRAWN && i < n_single; i++) {
         it->requests[i].sampling = drawn(i);
         it->requests[i].n_output = 1 + i % it->requests[i].first;

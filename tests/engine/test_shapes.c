@@ -4,6 +4,7 @@
  */
 #include "base/checked.h"
 #include "codegen/cuda_abi.h"
+#include "codegen/cuda_form.h"
 #include "codegen/emit.h"
 #include "engine/compile.h"
 #include "engine/compile_option.h"
@@ -205,6 +206,26 @@ static void fused_qkv_is_the_cpus(void **state) {
     model_free(model);
 }
 
+/* EXPERT_DOWN goes through all slots of its graph, so no form of it takes a part of the rows. */
+static void rows_of_experts_are_not_cut(void **state) {
+    (void)state;
+    static const struct {
+        const char *with;
+        int rc;
+    } cases[] = {{"tile.expert_down=1x64", QN_OK}, {"tile.expert_down=2x32", QN_EUNSUPPORTED}};
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct diag d = {0};
+        bool used[N_FORMS];
+        struct prog_header *p =
+            compile("tests/gpu/shapes/qwen3-30b-a3b-of-4", cases[i].with, SMS, NULL);
+        assert_int_equal(cuda_form_used(&d, p, 90, used), cases[i].rc);
+        if (cases[i].rc != QN_OK)
+            assert_string_equal(
+                d.message, "operator expert_down: sm_90 has no form of it for 1 rows (form.def)");
+        free(p);
+    }
+}
+
 /* RESET_SENTINELS is only where something rides on the words that it empties: no two of them share
  * bytes then, which would cost for nothing. The spaces of all graphs begin at the same place. */
 static void reset_is_not_there_for_nothing(void **state) {
@@ -243,8 +264,9 @@ static uint32_t slices_of(const struct prog_header *p, const struct prog_variant
 }
 
 /* A single row's context is one task's up to one piece, up to two where a layer's weights fit the
- * workers' rings; beyond, or if it is not wanted, it is cut: up to where a quarter and half of the
- * workers have a piece of a head each there are as many tasks. */
+ * workers' rings or are those of experts, which attention decides; beyond, or if it is not wanted,
+ * it is cut: up to where a quarter and half of the workers have a piece of a head each there are as
+ * many tasks. */
 static void contexts_of_one_row(void **state) {
     (void)state;
     static const struct {
@@ -257,6 +279,7 @@ static void contexts_of_one_row(void **state) {
         {"tests/gpu/configs/llama-3.2-1b", "attention=whole", 8, {1, 4, 8, 32}, true},
         {"tests/gpu/shapes/tinyllama-1.1b", "attention=whole", 4, {1, 8, 16, 32}, true},
         {"tests/gpu/shapes/llama-2-7b", "attention=whole", 32, {1, 2, 32}, true},
+        {"tests/gpu/shapes/qwen3-30b-a3b-of-4", "attention=whole", 4, {2, 8, 16, 32}, true},
         {"tests/gpu/configs/qwen3-0.6b", "attention=batch", 8, {32}, false},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
@@ -428,6 +451,7 @@ int main(void) {
         cmocka_unit_test(contexts_of_one_row),
         cmocka_unit_test(attention_of_few_is_ready_first),
         cmocka_unit_test(fused_qkv_is_the_cpus),
+        cmocka_unit_test(rows_of_experts_are_not_cut),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -182,13 +182,18 @@ CODE(void, code_mixed, void) {
     compute_with<run_attention>();
 }
 CODE(void, code_whole_one, void) {
-    compute_with<run_decode_one<OP_ATTENTION_WHOLE>, true>();
+    compute_with<run_decode_one<OP_ATTENTION_WHOLE, 1>, true>();
 }
+#if QN_HAS_whole_two
+CODE(void, code_whole_two, void) {
+    compute_with<run_decode_one<OP_ATTENTION_WHOLE, 2>, true>();
+}
+#endif
 CODE(void, code_whole, void) {
     compute_with<run_decode_whole, true>();
 }
 CODE(void, code_step_one, void) {
-    compute_with<run_decode_one<OP_ATTENTION_STEP>, true>();
+    compute_with<run_decode_one<OP_ATTENTION_STEP, 1>, true>();
 }
 CODE(void, code_teams, void) {
     compute_with<run_attention_teams>();

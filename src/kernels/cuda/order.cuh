@@ -45,6 +45,7 @@
 #define ORDER_code_step_one         o200
 #define ORDER_code_whole            o210
 #define ORDER_code_whole_one        o220
+#define ORDER_code_whole_two        o225
 #define ORDER_code_rows             o230
 #define ORDER_code_last             o240
 #define ORDER_code_first            o250

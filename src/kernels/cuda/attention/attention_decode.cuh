@@ -7,15 +7,15 @@
  * of a layer: few blocks work and all others wait. So a task finds its work before the event.
  *
  *   before the event   the task's first item, the warp's head: its norm and rotation, where its
- *                      elements lie. ONE: the share's keys into registers
+ *                      elements lie. ONE: the first share's keys into registers
  *   after it           a head per warp ─ barrier ─ new keys and values into the pages, scores of
  *                      the warp's shares of up to DECODE_BATCH pieces ─ barrier ─ their
  *                      probabilities ─ barrier ─ 16 columns of the values per warp, shares in
  *                      order, in WHOLE also pieces in order ─ barrier ─ the pages are released
  *
- * ONE: a task has at most one piece, and each row is of another request, so the iteration adds one
- * position to its context. Otherwise an item may belong to a prompt's row. It then also makes keys
- * and values of the rows before it, since other tasks may have those rows.
+ * ONE: a task has at most one item, of one or two pieces, and each row is of another request, so
+ * the iteration adds one position to its context. Otherwise an item may belong to a prompt's row.
+ * It then also makes keys and values of the rows before it, since other tasks may have those rows.
  *
  * Bytes: k and v of the pieces, 2 * positions * head_dim * 2, read once per item.
  *
@@ -306,55 +306,63 @@ DEV void batch_run(struct warp_context *c, const struct attention_item *w,
     for (int i = 0; i < N; i++) decode_sums<WARPS>(c, decode_shares(i), &b->y[i]);
 }
 
-/* ---- one piece ---- */
+/* ---- an item of a row that is its request's only one ---- */
 
-/* The page of the row's own key, if the item has it. With narrow heads its value lies SHARE_BYTES
- * further. */
-DEV char *one_page(const struct warp_context *c, const struct attention_item *w) {
+/* The page of the row's own key, in the item's n-th piece from here on, the last one. With narrow
+ * heads its value lies SHARE_BYTES further. */
+DEV char *one_page(const struct warp_context *c, const struct attention_item *w, uint32_t n) {
     const uint32_t share = (w->hi - 1) % ATTENTION_PIECE / SHARE_POSITIONS;
-    return RING + share_page(c, share, 0);
+    return RING + share_page(c, share, n);
 }
 
-/* Before the event: waits for the page of the row's own key and for the warp's page, and clears
- * unseen values in the latter. */
-DEV void one_begin(const struct warp_context *c, const struct attention_item *w) {
-    const uint32_t share = share_of_warp(c), first = w->piece * ATTENTION_PIECE;
+/* Before the event: waits for the page of the row's own key and for the warp's pages of the item's
+ * n <= N pieces, and clears unseen values in the latter. */
+template <int N>
+DEV void one_begin(const struct warp_context *c, const struct attention_item *w, uint32_t n) {
     const uint32_t owner = ((w->hi - 1) % ATTENTION_PIECE / SHARE_POSITIONS + c->turn) % WARPS;
-    const uint32_t count = page_of_warp(c, owner);
-    char *page = RING + page_acquire_after(c, 0) * CUDA_PAGE_BYTES;
+    const uint32_t count = page_after(page_of_warp(c, owner), N == 1 ? 0 : n - 1);
+#pragma unroll 1
+    for (uint32_t i = 0; i < (N == 1 ? 1 : n); i++) {
+        char *page = RING + page_acquire_after(c, i) * CUDA_PAGE_BYTES;
+        const uint32_t first = (w->piece + i) * ATTENTION_PIECE;
+        decode_clear(c, w, page + SHARE_BYTES, first + SHARE_POSITIONS * share_of_warp(c));
+    }
     barrier_wait_acquire_cta(&SHARED->page_full[page_slot(owner, count)], page_parity(count));
-    decode_clear(c, w, page + SHARE_BYTES, first + SHARE_POSITIONS * share);
 }
 
-/* fresh: whether the item has the row's own key and value. x: the share's keys, if already
- * loaded. */
-template <uint32_t KIND>
+/* The item's n <= N pieces, whose pages are complete. fresh: whether it has the row's own key and
+ * value. x: the keys of the share of its first piece, if already loaded. */
+template <uint32_t KIND, int N>
 DEV void decode_one(struct warp_context *c, const struct cuda_task *task,
-                    const struct attention_item *w, bool fresh, struct held_keys *x,
+                    const struct attention_item *w, uint32_t n, bool fresh, struct held_keys *x,
                     uint32_t *hint) {
     const uint32_t n_heads = item_step(w).n_heads;
     const struct fresh_heads f = {w->hi - 1, w->hi, n_heads};
-    struct decode_pieces_of<1> b;
+    struct decode_pieces_of<N> b;
     struct attention_rows rows;
     b.first = w->piece * ATTENTION_PIECE;
-    b.n = 1;
-    if (SHARE_PAGES > 1) batch_complete<1>(c, w, &f, &b);
+    b.n = n;
+    if (SHARE_PAGES > 1) batch_complete<N>(c, w, &f, &b);
     item_queries(c, w, 0, n_heads, &rows);
-    batch_run<1>(c, w, &f, &rows, x, &b);
+    batch_run<N>(c, w, &f, &rows, x, &b);
     if (hint != nullptr) add_relaxed_gpu(hint, 1);
-    if (KIND == OP_ATTENTION_WHOLE)
+    if (KIND == OP_ATTENTION_WHOLE) {
+#pragma unroll
+        for (int i = 1; i < N; i++)
+            if ((uint32_t)i < n) decode_merge<WARPS>(&b.y[0], &b.y[i]);
         decode_store<WARPS>(c, task, w, c->warp, &b.y[0]);
-    else
+    } else {
         decode_part(c, operand_of(task->out, task, CUDA_OUT_FLAGGED), task->n_pieces, w, w->piece,
                     &b.y[0]);
+    }
     if (fresh && c->warp == WARPS - 1) {
-        const char *line = one_page(c, w) + kv_row_at((w->hi - 1) % SHARE_POSITIONS);
+        const char *line = one_page(c, w, n - 1) + kv_row_at((w->hi - 1) % SHARE_POSITIONS);
         if (SHARE_PAGES == 1)
             heads_keep(c, task, w, line, line + SHARE_BYTES);
         else
             heads_keep(c, task, w, head_at(n_heads), head_at(n_heads + 1));
     }
-    decode_release(c, 1);
+    decode_release(c, n);
 }
 
 /* ---- items ---- */
@@ -474,20 +482,23 @@ DEV bool run_decode_whole(struct warp_context *c, const struct cuda_task *task) 
     return true;
 }
 
-/* A task with at most one item of one piece, where each row is of another request. With narrow
- * heads the row's own key and value go straight to their page. KIND: ATTENTION_WHOLE or _STEP. */
-template <uint32_t KIND>
+/* A task with at most one item of at most N pieces, of which the ring holds all, where each row is
+ * of another request. With narrow heads the row's own key and value go straight to their page.
+ * KIND: ATTENTION_WHOLE, or ATTENTION_STEP, of which an item has one piece. */
+template <uint32_t KIND, int N>
 DEV bool run_decode_one(struct warp_context *c, const struct cuda_task *task) {
+    static_assert(N == 1 || (KIND == OP_ATTENTION_WHOLE && N <= DECODE_BATCH), "resident pieces");
     const struct attention_item w = items_first(c, task);
     const bool fresh = KIND == OP_ATTENTION_WHOLE || w.piece + 1 == w.piece_end;
     const bool idle = w.left == 0;
-    char *page = one_page(c, &w);
+    const uint32_t n = N == 1 || idle ? 1 : w.piece_end - w.piece;
+    char *page = one_page(c, &w, n - 1);
     struct item_head h = item_head_alone(c, task, &w, fresh, c->warp, 0, page);
     uint32_t *hint = task_hint(c, task);
     const bool traced = c->thread == 0 && trace_wanted(SHARED);
     struct held_keys held;
     held.there = false;
-    if (SHARE_PAGES == 1 && !idle) one_begin(c, &w);
+    if (SHARE_PAGES == 1 && !idle) one_begin<N>(c, &w, n);
     if (SHARE_PAGES == 1) decode_hold(c, !idle && decode_is_old(c, &w), &held);
     if (!wait_data(c, task)) return false;
     if (UNLIKELY(traced)) trace(SHARED, RT_TRACE_READY, task->index);
@@ -500,7 +511,7 @@ DEV bool run_decode_one(struct warp_context *c, const struct cuda_task *task) {
         h = item_head_alone(c, task, &w, fresh, h.i + WARPS, 0, page);
     }
     sync_compute();
-    decode_one<KIND>(c, task, &w, fresh, &held, hint);
+    decode_one<KIND, N>(c, task, &w, n, fresh, &held, hint);
     return true;
 }
 

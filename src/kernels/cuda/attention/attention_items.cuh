@@ -95,6 +95,11 @@ DEV void items_row(const struct block_shared *b, struct attention_item *w, uint3
     w->fresh = row_position(b, row);
 }
 
+enum {
+    ITEMS_ALIKE = 2 * WARPS, /* most pieces of a row whose items of STEP count one each */
+    ITEMS_ANY = 0xffff,
+};
+
 /* How much a row's items of one head count when they are divided among tasks: one each. In STEP's
  * long contexts the last one counts three more: at the end of a head all warps work together and
  * make the next heads, and the runs before and after are not whole. WHOLE: all items of a head
@@ -107,7 +112,7 @@ DEV struct row_load items_load_of(const struct block_shared *b, uint32_t row, ui
     uint32_t first;
     const uint32_t n = row_pieces(b, window, row, &first);
     if (kind == OP_ATTENTION_WHOLE) return {n, 1};
-    return {n, n + (kind == OP_ATTENTION_STEP && n > 2 * WARPS ? 3 : 0)};
+    return {n, n + (kind == OP_ATTENTION_STEP && n > ITEMS_ALIKE ? 3 : 0)};
 }
 
 /* The same for all rows, by a whole warp. */
@@ -164,25 +169,27 @@ DEV struct attention_item items_begin(const struct block_shared *b, const struct
     return w;
 }
 
-/* The value of block_shared.pieces_each for one window. */
-DEV uint32_t items_each(const struct block_shared *b, uint32_t window) {
-    if (b->batch.rows.n_rows > 1)
-        return b->decode_only && b->last_position < ATTENTION_PIECE ? 1 : 0xffff;
-    const struct row_load load = items_load_of(b, 0, OP_ATTENTION_STEP, window);
-    return load.all == load.pieces ? load.pieces : 0xffff;
+/* The value of block_shared.pieces_most for one window. */
+DEV uint32_t items_most(const struct block_shared *b, uint32_t window) {
+    uint32_t first, n = b->last_position / ATTENTION_PIECE + 1;
+    if (b->batch.rows.n_rows == 1)
+        n = row_pieces(b, window, 0, &first);
+    else if (!b->decode_only)
+        n = ITEMS_ANY;
+    return n <= ITEMS_ALIKE ? n : ITEMS_ANY;
 }
 
-DEV void items_note_each(struct block_shared *b) {
-    if (QN_WINDOWS_DIFFER) b->pieces_each[0] = (uint16_t)items_each(b, 0);
-    b->pieces_each[QN_SLIDING_WINDOW != 0] = (uint16_t)items_each(b, QN_SLIDING_WINDOW);
+DEV void items_note_most(struct block_shared *b) {
+    if (QN_WINDOWS_DIFFER) b->pieces_most[0] = (uint16_t)items_most(b, 0);
+    b->pieces_most[QN_SLIDING_WINDOW != 0] = (uint16_t)items_most(b, QN_SLIDING_WINDOW);
 }
 
 /* The value for a task's window. */
-DEV uint32_t pieces_each(const struct cuda_task *task) {
-    return SHARED->pieces_each[task_window(task) != 0];
+DEV uint32_t pieces_most(const struct cuda_task *task) {
+    return SHARED->pieces_most[task_window(task) != 0];
 }
 
-/* Whether no task of attention of `pieces` pieces a row has more than one item. */
+/* Whether no task of attention of up to `pieces` pieces a row has more than one item. */
 DEV bool items_are_single(const struct cuda_task *task, uint32_t pieces) {
     return pieces * HEAD_STEPS * SHARED->batch.rows.n_rows <= task->unit1;
 }

@@ -172,10 +172,10 @@ struct block_shared {
     uint32_t drop_turn;     /* and the warp that gets the next page */
     uint32_t last_position; /* control -> compute: the largest position in `place` */
     uint32_t decode_only;   /* control -> compute: no two token rows are of one request */
-    /* control -> compute: pieces of each row's context, if each counts as one item
-     * (attention_items.cuh) and there is one row, or each row has one piece and is of another
-     * request; else 0xffff. [0]: layers without a window, [1]: layers with one. */
-    uint16_t pieces_each[2];
+    /* control -> compute: the most pieces of a row's context, if each counts as one item
+     * (attention_items.cuh) and no two rows are of one request; else 0xffff. [0]: layers without a
+     * window, [1]: layers with one. */
+    uint16_t pieces_most[2];
     union alignas(16) {          /* the running task's */
         float inv_rms[MAX_TILE]; /* several rows: 1 / rms of each */
         float warp_sum[WARPS];   /* one row: its sum of squares, in eight parts */

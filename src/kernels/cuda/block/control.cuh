@@ -419,7 +419,7 @@ CODE(void, control_rows_steady, struct block_shared *s) {
                 s->place[i].kv_row = kv_row(&s->batch, row_slot(s, i), row_position(s, i));
     }
     s->last_position++;
-    items_note_each(s);
+    items_note_most(s);
 }
 
 /* The same for any iteration. */
@@ -464,7 +464,7 @@ CODE(void, control_rows, const struct control *c) {
     s->batch.rows.n_logit_rows = n_logits;
     s->batch.rows.steady = steady;
     s->batch.rows.n_alone = n_alone;
-    items_note_each(s);
+    items_note_most(s);
 }
 
 /* Copies the batch's addresses. Called after the first iteration is published: until then the

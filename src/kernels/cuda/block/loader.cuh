@@ -373,23 +373,23 @@ DEV bool loader_wait_all(struct loader *l) {
 
 /* ---- trace ---- */
 
-/* Pages requested and not yet arrived. */
+/* Pages requested and not yet arrived. Each lane looks at one: one after the other they took so
+ * long that a traced step of Qwen3-30B-A3B was 5 % longer (H200). */
 DEV uint32_t loader_count_flying(const struct loader *l) {
-    uint32_t n = 0;
-    for (uint32_t i = 1; i <= l->n_flying; i++) {
-        const struct loader_page p = loader_before(l, i);
-        n += !loader_peek(&SHARED->page_full[p.slot], p.parity);
-    }
-    return n;
+    const struct loader_page p = loader_before(l, min(l->lane + 1, RING_PAGES - 1));
+    return __popc(
+        __ballot_sync(~0u, l->lane < l->n_flying &&
+                               !barrier_test_acquire_cta(&SHARED->page_full[p.slot], p.parity)));
 }
 
 /* Pages that could be requested without waiting: free slots, from the next one on. */
 DEV uint32_t loader_count_free(const struct loader *l) {
-    for (uint32_t n = 0; n < RING_PAGES; n++) {
-        const struct loader_page p = loader_after(l, n);
-        if (!loader_peek(&SHARED->page_empty[p.slot], p.parity ^ 1)) return n;
-    }
-    return RING_PAGES;
+    static_assert(RING_PAGES < 32, "a lane for each page");
+    const struct loader_page p = loader_after(l, min(l->lane, RING_PAGES - 1));
+    const uint32_t free =
+        __ballot_sync(~0u, l->lane < RING_PAGES &&
+                               barrier_test_acquire_cta(&SHARED->page_empty[p.slot], p.parity ^ 1));
+    return __popc(free & ~(free + 1));
 }
 
 /* Records that the last page of a task is requested. */
