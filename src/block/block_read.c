@@ -249,14 +249,18 @@ static int read_in(struct reader *r) {
     return QN_OK;
 }
 
+static uint8_t *operand_of(struct block_node *n, uint32_t k) {
+    _Static_assert(BLOCK_MAX_ARITY == 3, "a, b and c");
+    return k == 0 ? &n->a : k == 1 ? &n->b : &n->c;
+}
+
 /* "(x, %7)"; an optional operand may be missing. */
 static int read_operands(struct reader *r, struct block_node *n) {
-    uint8_t *const to[BLOCK_MAX_ARITY] = {&n->a, &n->b, &n->c};
     const uint32_t arity = MIN(block_op_table[n->op].arity, BLOCK_MAX_ARITY);
     for (uint32_t k = 0; k < arity; k++) {
         if (is(r, ")") && k + block_op_optional(n->op) >= arity) break;
         TRY(want(r, k == 0 ? "(" : ","));
-        TRY(read_operand(r, to[k]));
+        TRY(read_operand(r, operand_of(n, k)));
     }
     return arity == 0 ? QN_OK : want(r, ")");
 }

@@ -122,7 +122,7 @@ static void make_code(const struct block *b, struct thread_graph *t) {
 }
 
 uint32_t thread_graph_find(const struct block *b, struct thread_graph graphs[BLOCK_NODES]) {
-    uint8_t first[BLOCK_NODES];
+    uint8_t first[BLOCK_NODES] = {0};
     uint32_t n = 0;
     join(b, first);
     for (uint32_t i = 0; i < b->n_nodes; i++) {
