@@ -345,6 +345,7 @@ enum cuda_task_flag {
      * its slots and weights: they have waited for ROUTE there. */
     CUDA_LIST_KNOWN = 2048,
     CUDA_SHARED_FLAGGED = 4096, /* EXPERT_DOWN's `shared` carries flags */
+    CUDA_LOGITS_POLLED = 8192,  /* EXPERT_GATE_UP's logits carry flags, or are sentinels at first */
 };
 
 /* A 32-bit word of an activation that travels by sentinels, until it is stored. No result has all

@@ -510,6 +510,9 @@ static uint16_t flags_of(const struct prog_header *p, const struct prog_variant 
     if (travels_by(rounded, TRANSPORT_PAIR)) flags |= CUDA_OUT_PAIRED;
     if (travels_by(shared, TRANSPORT_FLAG)) flags |= CUDA_SHARED_FLAGGED;
     if (travels_by(more, TRANSPORT_OWN)) flags |= CUDA_MORE_OWN;
+    if (op->kind == OP_EXPERT_GATE_UP &&
+        (travels_by(more, TRANSPORT_FLAG) || travels_by(more, TRANSPORT_SENTINEL)))
+        flags |= CUDA_LOGITS_POLLED;
     if (is_packed_tensor(in)) flags |= CUDA_IN_PACKED;
     if (is_packed_tensor(rounded)) flags |= CUDA_OUT_PACKED;
     return flags;

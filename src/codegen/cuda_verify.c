@@ -393,10 +393,13 @@ static int check_bits(const struct cuda_proof *f, uint32_t task, const struct pr
     const uint16_t outs = CUDA_OUT_FLAGGED | CUDA_OUT_PAIRED | CUDA_OUT_PACKED;
     const uint16_t events = CUDA_TRIGGER_WATCHED | CUDA_WAIT_HINT | CUDA_TRIGGER_HINT;
     const uint16_t known = ins | outs | events | CUDA_MORE_FLAGGED | CUDA_MORE_OWN |
-                           CUDA_LIST_KNOWN | CUDA_SHARED_FLAGGED;
+                           CUDA_LIST_KNOWN | CUDA_SHARED_FLAGGED | CUDA_LOGITS_POLLED;
     const bool polls_more = op != NULL && more != NULL &&
                             (op->kind == OP_LINEAR || op->kind == OP_EXPERT_DOWN ||
                              op->kind == OP_LATENT_HEADS || op->kind == OP_EXPERT_GATE_UP);
+    const bool polls_logits =
+        op != NULL && op->kind == OP_EXPERT_GATE_UP && more != NULL &&
+        (more->transport == TRANSPORT_FLAG || more->transport == TRANSPORT_SENTINEL);
     const bool stream =
         op != NULL && op_writes_stream(op->kind); /* out and out2 have formats of their own */
     const uint16_t packed = CUDA_OUT_PACKED;
@@ -410,6 +413,7 @@ static int check_bits(const struct cuda_proof *f, uint32_t task, const struct pr
         {"kinds of out", 1, MAX(1, __builtin_popcount(flags & (stream ? outs & ~packed : outs)))},
         {"flag more_flagged", 0, polls_more ? 0 : flags & CUDA_MORE_FLAGGED},
         {"flag more_own", owns, (flags & CUDA_MORE_OWN) != 0},
+        {"flag logits_polled", polls_logits, (flags & CUDA_LOGITS_POLLED) != 0},
     };
     return cuda_proof_wanted(f, task, all, COUNT_OF(all));
 }

@@ -595,7 +595,7 @@ static int build_experts(const struct builder *b, int32_t norm, int32_t next_nor
     up.in[GATE_UP_LIST] = down.in[DOWN_LIST] = route.out[ROUTE_OUT_LIST];
     up.in[GATE_UP_SLOTS] = down.in[DOWN_SLOTS] = route.out[ROUTE_OUT_SLOTS];
     TRY(stacked_gate_and_up(b, &up.in[GATE_UP_WG]));
-    if (b->cuts & KGRAPH_IMAGES && b->g->n_rows == 1)
+    if (b->cuts & KGRAPH_IMAGES && (b->g->n_rows == 1 || b->cuts & KGRAPH_RESET_SENTINELS))
         up.in[GATE_UP_LOGITS] = route.in[ROUTE_LOGITS];
     TRY(add(b, OP_EXPERT_GATE_UP, &up));
     if (b->cuts & KGRAPH_IMAGES) kgraph_pack_output(b->g, up.out[0], &packed);

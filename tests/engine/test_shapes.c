@@ -226,6 +226,28 @@ static void rows_of_experts_are_not_cut(void **state) {
     }
 }
 
+/* The loaders of EXPERT_GATE_UP poll the logits of up to 16 rows, so that they can choose experts.
+ */
+static void loaders_poll_logits(void **state) {
+    (void)state;
+    struct prog_header *p = compile_rows("tests/gpu/shapes/qwen3-30b-a3b-of-4",
+                                         "carry-bytes=65536,attention=whole", SMS, 16, NULL);
+    uint32_t n_rows[] = {0, 0}; /* operators of one row, and of several */
+    for (uint64_t k = 0; k < p->section[SECTION_VARIANT].count; k++) {
+        const struct prog_variant *v = &PROG(p, VARIANT)[k];
+        for (uint32_t o = v->first_op; o < v->first_op + v->n_ops; o++) {
+            const struct prog_op *op = &PROG(p, OP)[o];
+            if (op->kind != OP_EXPERT_GATE_UP) continue;
+            if (op->in[GATE_UP_LOGITS] == PROG_NONE) continue; /* contexts are cut */
+            assert_int_equal(PROG(p, TENSOR)[op->in[GATE_UP_LOGITS]].transport,
+                             v->n_rows == 1 ? TRANSPORT_FLAG : TRANSPORT_SENTINEL);
+            n_rows[v->n_rows > 1]++;
+        }
+    }
+    assert_true(n_rows[0] > 0 && n_rows[1] > 0);
+    free(p);
+}
+
 /* RESET_SENTINELS is only where something rides on the words that it empties: no two of them share
  * bytes then, which would cost for nothing. The spaces of all graphs begin at the same place. */
 static void reset_is_not_there_for_nothing(void **state) {
@@ -452,6 +474,7 @@ int main(void) {
         cmocka_unit_test(attention_of_few_is_ready_first),
         cmocka_unit_test(fused_qkv_is_the_cpus),
         cmocka_unit_test(rows_of_experts_are_not_cut),
+        cmocka_unit_test(loaders_poll_logits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

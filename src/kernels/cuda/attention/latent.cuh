@@ -709,14 +709,19 @@ DEV uint32_t merged_most(const struct warp_context *c, const struct latent_tile 
  * are. */
 DEV void merged_make(const struct warp_context *c, const struct cuda_task *task,
                      const struct latent_tile *t, uint32_t first, uint32_t last, uint32_t most) {
+    const bool row = t->n == 1;
     if (MERGED_LONG_FITS && most >= MERGE_LONG && (task->flags & CUDA_IN_FLAGGED) == 0)
         merged_make_long(c, task, t, first, last);
-    else if (most == 1 && t->n == 1)
+    else if (most == 1 && row)
         merged_make_of<1, 1>(c, task, t, first, last, most);
     else if (most == 1)
         merged_make_of<MERGED_AT_ONCE, 1>(c, task, t, first, last, most);
-    else if (most == 2 && t->n > 1)
+    else if (most == 2 && row)
+        merged_make_of<1, 2>(c, task, t, first, last, most);
+    else if (most == 2)
         merged_make_of<MERGED_AT_ONCE / 2, 2>(c, task, t, first, last, most);
+    else if (most <= MERGED_AT_ONCE / 2)
+        merged_make_of<1, MERGED_AT_ONCE / 2>(c, task, t, first, last, most);
     else
         merged_make_of<1, MERGED_AT_ONCE>(c, task, t, first, last, most);
 }

@@ -72,8 +72,9 @@ struct loader {
     uint32_t list_key; /* attention_pages.cuh: the task whose first item is `item` */
     struct attention_item item;
     struct pages_step step; /* its first items */
-    /* expert_pages.cuh: the experts of the layer, if the loader has chosen them: the lane's one. */
-    uint32_t chosen;
+    /* expert_pages.cuh: the experts of the layer, if the loader has chosen them: the lane's one,
+     * and how many there are. */
+    uint32_t chosen, n_chosen;
     bool chose;
 };
 

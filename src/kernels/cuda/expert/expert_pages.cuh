@@ -1,8 +1,8 @@
 /* expert_pages.cuh - the loader's role: the pages of the listed experts.
  *
- * A single row's list has the experts with the largest logits. If the logits carry flags, the
- * loader polls them and chooses the experts itself, by ROUTE's functions. So it requests pages
- * while ROUTE writes the list, which the compute warps read. */
+ * The list has the experts with the largest logits of each row. If the logits can be polled, the
+ * loader of few rows chooses the experts itself, by ROUTE's functions. So it requests pages while
+ * ROUTE writes the list, which the compute warps read. */
 #ifndef QN_CUDA_EXPERT_EXPERT_PAGES_CUH
 #define QN_CUDA_EXPERT_EXPERT_PAGES_CUH
 
@@ -173,66 +173,78 @@ DEV bool expert_down_pages(struct loader *l, const struct loader_task *t, uint32
     return true;
 }
 
-/* ---- a single row whose logits carry flags ---- */
+/* ---- few rows whose logits can be polled ---- */
 
-/* Whether the loader may choose: items are in the order of the list, and a lane has an expert.
- * Before sm_90 the loader would spill (182 bytes). */
-enum { EXPERT_CHOOSES = HAS_BULK_COPIES && EXPERT_IN_ORDER && QN_TOP_K <= 32 };
+/* Whether the loader may choose: items are in the order of the list. Before sm_90 the loader would
+ * spill (182 bytes). EXPERT_CHOICE_ROWS: of so many rows, because a lane has one expert. */
+enum {
+    EXPERT_CHOICE_ROWS = 32 / QN_TOP_K,
+    EXPERT_CHOOSES = HAS_BULK_COPIES && EXPERT_IN_ORDER && EXPERT_CHOICE_ROWS > 0,
+};
 
-/* Chooses the row's experts: lane i gets number i of them, by ascending id. If the launch ends
- * first, any experts. False: the loader must leave. */
-DEV bool expert_choose(struct loader *l, const float *logits) {
-    const struct route_row r = route_choose({logits, l->published}, l->lane);
-    l->chosen = min(route_nth(r.chosen, l->lane), (uint32_t)QN_EXPERTS - 1);
+/* Chooses the rows' experts: lane i gets number i of those that some row has, by ascending id. If
+ * the launch ends first, any experts. rows: of the graph. False: the loader must leave. */
+DEV bool expert_choose(struct loader *l, const float *logits, uint32_t rows) {
+    const uint32_t n_rows = loader_read(&SHARED->batch.rows.n_rows);
+    const uint32_t flag = expert_is_row(rows) ? l->published : 0;
+    uint32_t chosen = 0;
+    l->n_chosen = 0;
+#pragma unroll 1
+    for (uint32_t row = 0; row < n_rows; row++)
+        chosen |=
+            route_choose(operand_from({logits, flag}, (uint64_t)row * ROUTE_STEP), l->lane).chosen;
+#pragma unroll
+    for (uint32_t i = 0; i < ROUTE_EACH; i++)
+        l->n_chosen += __popc(__ballot_sync(~0u, (chosen >> i & 1) != 0));
+    l->chosen = min(route_nth(chosen, l->lane), (uint32_t)QN_EXPERTS - 1);
     l->quit = loader_quits();
     return !l->quit;
 }
 
-/* EXPERT_GATE_UP: the slice's items, of which nothing is read. */
-DEV bool expert_row_up_pages(struct loader *l, const struct loader_task *t, uint32_t word,
-                             struct expert_slice s) {
+/* Whether the loader chooses at this task of EXPERT_GATE_UP: of few rows, and only if its slice has
+ * items whatever the rows choose. In a slice without items nothing would keep the next iteration's
+ * logits from the memory of these. */
+DEV bool expert_may_choose(uint32_t flags, uint32_t word) {
+    return EXPERT_CHOOSES && flags & CUDA_LOGITS_POLLED &&
+           loader_read(&SHARED->batch.rows.n_rows) <= EXPERT_CHOICE_ROWS &&
+           loader_word(word, TASK_WORD(unit1)) <= EXPERT_UP_BLOCKS * QN_TOP_K;
+}
+
+/* EXPERT_GATE_UP: the slice's items, of which nothing is read. No expert of few rows has more than
+ * one set of slots. */
+DEV bool expert_chosen_up_pages(struct loader *l, const struct loader_task *t, uint32_t word) {
     constexpr uint32_t k_tiles = cuda_k_tiles(QN_HIDDEN);
     struct expert_run run;
     uint32_t entry;
-    if (!expert_choose(l, (const float *)loader_words(word, TASK_WORD(more)))) return false;
-    l->chose = true;
-    while (expert_even_next(&s.first, s.last, &run, &entry)) {
-        const uint32_t expert = __shfl_sync(~0u, l->chosen, entry);
-        const char *page = expert_page(t->image, expert, EXPERT_UP_BLOCKS, run.block0, k_tiles);
-        if (!loader_issue(l, page, (run.block1 - run.block0) * k_tiles)) return false;
+    if (!expert_choose(l, (const float *)loader_words(word, TASK_WORD(more)), t->rows))
+        return false;
+    const uint32_t n = loader_word(word, TASK_WORD(unit1)), all = EXPERT_UP_BLOCKS * l->n_chosen;
+    uint32_t first = expert_share(all, t->unit0, n);
+    const uint32_t last = expert_share(all, t->unit0 + 1, n);
+    struct expert_count pages = expert_count_of((last - first) * k_tiles);
+    while (expert_even_next(&first, last, &run, &entry)) {
+        run.entry = {__shfl_sync(~0u, l->chosen, entry), 0, 1};
+        const char *page =
+            expert_page(t->image, run.entry.expert, EXPERT_UP_BLOCKS, run.block0, k_tiles);
+        const bool well = expert_is_row(t->rows)
+                              ? loader_issue(l, page, (run.block1 - run.block0) * k_tiles)
+                              : expert_run_pages(l, t->image, &run, &pages);
+        if (!well) return false;
     }
     return true;
 }
 
 /* EXPERT_DOWN, of the experts that the loader has chosen. */
-DEV bool expert_row_down_pages(struct loader *l, const struct loader_task *t) {
+DEV bool expert_chosen_down_pages(struct loader *l, const struct loader_task *t) {
     constexpr uint32_t k_tiles = cuda_k_tiles(QN_EXPERT_WIDTH);
-    struct expert_count pages = expert_count_of(QN_TOP_K * k_tiles);
+    const struct expert_entry mine = {l->chosen, 0, 1};
+    struct expert_count pages = expert_count_of(l->n_chosen * k_tiles);
     for (uint32_t b = t->block0; b < t->block1; b++)
-        for (uint32_t i = 0; i < QN_TOP_K; i++) {
-            const uint32_t expert = __shfl_sync(~0u, l->chosen, i);
-            const char *page = expert_page(t->image, expert, EXPERT_DOWN_BLOCKS, b, k_tiles);
-            if (!loader_issue(l, page, k_tiles)) return false;
-            expert_note(l, &pages, k_tiles);
-        }
+        if (!expert_down_entries(l, t->image, b, &mine, l->n_chosen, &pages)) return false;
     return true;
 }
 
 /* ---- the operators ---- */
-
-/* EXPERT_GATE_UP of a single row whose logits carry flags: chooses and requests all pages, or waits
- * for the list. With a slice without items the loader chooses nothing, because then nothing keeps
- * the next iteration's logits from the memory of these. */
-DEV bool expert_polled_up_pages(struct loader *l, const struct loader_task *t, uint32_t word,
-                                const struct cuda_task *from) {
-    if (EXPERT_CHOOSES) {
-        const struct expert_list list = expert_list_of(loader_words(word, TASK_WORD(bias)), 1);
-        const struct expert_slice s =
-            expert_slice_of(list, t->unit0, loader_word(word, TASK_WORD(unit1)), l->lane);
-        if (s.first < s.last) return expert_row_up_pages(l, t, word, s);
-    }
-    return loader_wait_event(l, from);
-}
 
 /* All pages of the task with descriptor `from`, whose experts are listed; word: this lane's word of
  * the descriptor. False: something happened instead. */
@@ -242,12 +254,15 @@ DEV bool expert_pages(struct loader *l, const struct loader_task *t, uint32_t wo
     bool well;
     if (t->kind == OP_EXPERT_DOWN) {
         well = EXPERT_CHOOSES && flags & CUDA_LIST_KNOWN && l->chose
-                   ? expert_row_down_pages(l, t)
+                   ? expert_chosen_down_pages(l, t)
                    : expert_down_pages(l, t, word);
     } else {
-        l->chose = false;
-        well = (flags & CUDA_MORE_FLAGGED) == 0 || expert_polled_up_pages(l, t, word, from);
-        if (well && !l->chose) well = expert_up_pages(l, t, word);
+        l->chose = expert_may_choose(flags, word);
+        if (l->chose)
+            well = expert_chosen_up_pages(l, t, word);
+        else
+            well = ((flags & CUDA_LOGITS_POLLED) == 0 || loader_wait_event(l, from)) &&
+                   expert_up_pages(l, t, word);
     }
     if (well && l->flight != l->near) loader_set_flight(l, l->near);
     return well;

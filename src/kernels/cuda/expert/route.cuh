@@ -34,7 +34,8 @@ typedef uint16_t route_id;
 #endif
 
 enum {
-    ROUTE_EACH = (QN_EXPERTS + 31) / 32, /* experts of a lane */
+    ROUTE_EACH = (QN_EXPERTS + 31) / 32,       /* experts of a lane */
+    ROUTE_STEP = QN_EXPERTS + QN_EXPERT_GATES, /* logits of a row */
     ROUTE_GROUP = QN_EXPERT_GROUPS != 0 ? QN_EXPERTS / (QN_EXPERT_GROUPS + !QN_EXPERT_GROUPS) : 0,
 
     /* More rows. */
@@ -147,8 +148,7 @@ DEV void route_groups(uint32_t (&key)[ROUTE_EACH], uint32_t lane) {
 
 /* A row's logits. */
 DEV struct operand route_logits(const struct cuda_task *task, uint32_t row) {
-    return operand_from(operand_of(task->in, task, CUDA_IN_FLAGGED),
-                        (uint64_t)row * (QN_EXPERTS + QN_EXPERT_GATES));
+    return operand_from(operand_of(task->in, task, CUDA_IN_FLAGGED), (uint64_t)row * ROUTE_STEP);
 }
 
 /* Chooses a row's experts by its logits, once they are there. */
