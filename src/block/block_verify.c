@@ -18,7 +18,7 @@ struct check {
 struct block_limits block_limits_default(void) {
     /* codegen/cuda_abi.h: CUDA_SCRATCH_BYTES; a ring of pages of 8 KiB beside it; the registers
      * that ptxas gives a thread of a block of 288, less those of the loops themselves. */
-    return (struct block_limits){.scratch_bytes = 31120, .ring_pages = 16, .registers = 104};
+    return (struct block_limits){.scratch_bytes = 30864, .ring_pages = 16, .registers = 104};
 }
 
 static int __attribute__((format(printf, 3, 4)))

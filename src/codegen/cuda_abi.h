@@ -62,20 +62,21 @@ enum {
     CUDA_COMPUTE_WARPS = 8,
     CUDA_BLOCK_THREADS = 32 * (CUDA_COMPUTE_WARPS + 4), /* + loader, control, tile_producer.cuh */
 
-    CUDA_SCRATCH_BYTES = 31120, /* shared memory for the task that runs */
-    CUDA_CONTROL_BYTES = 4720,  /* shared memory for messages between the warps */
+    CUDA_SCRATCH_BYTES = 30864, /* shared memory for the task that runs */
+    CUDA_CONTROL_BYTES = 4976,  /* shared memory for messages between the warps */
 
     /* PACK_TILE: most token rows of a tile of packed activations. A tile with so many has at most
      * as many weight rows. PACK_NARROW: most token rows of narrow tiles, which products of no more
-     * rows use. */
+     * rows use. PACK_WIDE, on Hopper: most token rows of tiles of more weight rows than PACK_TILE,
+     * which tasks of so many weight rows use. */
     PACK_TILE = 128,
     PACK_NARROW = 64,
+    PACK_WIDE = 96,
     SPLITK_ROWS = 128, /* most token rows of LINEAR_SPLITK, measured */
 
     CUDA_ROW_GROUP = 12, /* most row blocks at a time in a task of one row: cuda_task.group */
 
-    CUDA_STREAM_32 = 4, /* cuda_task.columns: 32 packed rows (matmul_stream.cuh) */
-    CUDA_LEASE = 255,   /* cuda_task.columns: the task leases the ring (matmul_tile.cuh) */
+    CUDA_LEASE = 255, /* cuda_task.columns: the task leases the ring (matmul_tile.cuh) */
 
     CUDA_MAX_FLIGHT = 16, /* pages; cuda_args.flight is 1..this */
 
@@ -161,7 +162,7 @@ CUDA_ABI_FN int cuda_head_tiles(uint32_t head_dim) {
 }
 /* Token rows whose places a block keeps. In an iteration of at most so many rows, a block knows
  * whether each row is another request's. So WHOLE may have so many rows. */
-enum { CUDA_PLACES = 64 };
+enum { CUDA_PLACES = 96 };
 
 /* Row blocks that a warp works on at a time with one or two columns of eight packed rows
  * (matmul_stream.cuh): at most as many as scratch has room for partial sums. LINEAR and QKV_LINEAR
@@ -172,16 +173,6 @@ CUDA_ABI_FN uint32_t cuda_packed_group(uint32_t kind, uint32_t columns) {
     const uint32_t most = CUDA_SCRATCH_BYTES / (8 * columns * CUDA_STREAM_TOKEN_BYTES);
     const uint32_t few = kind == OP_LINEAR || kind == OP_QKV_LINEAR ? 4 : 6;
     return few < most ? few : most;
-}
-
-/* The same with four columns: as many as registers have room for partial sums, or as a worker has
- * row blocks. A page holds steps of all row blocks of a group: the columns of a k-tile are split
- * into cuda_stream_32_parts parts, one a page. */
-CUDA_ABI_FN uint32_t cuda_stream_32_group(uint32_t kind) {
-    return kind == OP_LINEAR ? 2 : kind == OP_QKV_LINEAR ? 3 : 4;
-}
-CUDA_ABI_FN uint32_t cuda_stream_32_parts(uint32_t group) {
-    return group > 2 ? 4 : group;
 }
 
 /* LATENT_VALUES (latent.cuh): most token rows of a tile; row blocks whose partial sums fit scratch.

@@ -60,11 +60,6 @@ static bool has_head_tiles(const struct cuda_form_host *h) {
     return h->device.has.wgmma && has_heads(h) &&
            cuda_head_tiles(PROG(h->program, MODEL)->head_dim);
 }
-/* STREAM_32: 32 rows stream. */
-static bool has_stream_32(const struct cuda_form_host *h) {
-    return device_streams(&h->device, CUDA_STREAM_32 * PACK_ROWS, PROG(h->program, MODEL)->hidden);
-}
-
 /* EXPERTS: the model has experts. ROUTER_ROW: and a row fits scratch. DOWN_ROW: and what a row's
  * experts make of it fits scratch. */
 static bool has_experts(const struct cuda_form_host *h) {
@@ -94,11 +89,6 @@ static bool when_always(const struct form_case *c, const struct cuda_task *t) {
 static bool when_whole(const struct form_case *c, const struct cuda_task *t) {
     return t->eights == CEIL_DIV(c->rows, (uint32_t)PACK_ROWS);
 }
-/* NORMED: WHOLE, and the result has a copy for the next norm. */
-static bool when_normed(const struct form_case *c, const struct cuda_task *t) {
-    return when_whole(c, t) && c->op->in[LINEAR_NEXT] != PROG_NONE;
-}
-
 /* ALONE: the graph has one token row. */
 static bool when_alone(const struct form_case *c, const struct cuda_task *t) {
     (void)t;
@@ -149,12 +139,10 @@ static void walk_stream(const struct form_case *c, struct cuda_task *t) {
     const uint32_t blocks = t->block1 - t->block0;
     t->columns = (uint8_t)t->eights;
     t->tile = (uint8_t)(8 * t->columns);
-    const uint32_t most = t->columns == CUDA_STREAM_32 ? cuda_stream_32_group(t->kind)
-                                                       : cuda_packed_group(t->kind, t->columns);
-    t->group = (uint8_t)CEIL_DIV(blocks, CEIL_DIV(blocks, most));
+    t->group = (uint8_t)CEIL_DIV(blocks, CEIL_DIV(blocks, cuda_packed_group(t->kind, t->columns)));
 }
 
-/* The smallest tile (matmul_tile.cuh) that has all rows, or the largest. */
+/* TILE: the smallest tile (matmul_tile.cuh) that has all rows, or the largest. */
 static void walk_tile(const struct form_case *c, struct cuda_task *t) {
     const uint32_t blocks = t->block1 - t->block0;
     t->tile = c->rows > PACK_NARROW       ? PACK_TILE
@@ -167,6 +155,17 @@ static void walk_tile(const struct form_case *c, struct cuda_task *t) {
     /* The smallest tiles come in three sizes, since each size is more code to compile. */
     if (t->tile < PACK_NARROW && t->group < 12) t->group = t->group == 8 ? 12 : 4;
     t->columns = CUDA_LEASE;
+}
+
+/* WIDE: the same, but tiles of PACK_WIDE tokens on Hopper where tiles of PACK_TILE tokens would be
+ * several, which all read the activations again. */
+static void walk_wide(const struct form_case *c, struct cuda_task *t) {
+    const bool several = t->block1 - t->block0 > PACK_TILE / CUDA_PAGE_ROWS;
+    walk_tile(c, t);
+    if (!c->host->device.has.wgmma || !several || t->tile != PACK_TILE || c->rows > PACK_WIDE)
+        return;
+    t->tile = PACK_WIDE;
+    t->group = t->kind == OP_LINEAR_SPLITK ? 16 : 12;
 }
 
 /* GROUPED: tiles of the slots of an expert. */
@@ -241,14 +240,12 @@ struct form_when {
 #define HAS_PREFILL      has_prefill, "a piece of the context does not fit shared memory"
 #define HAS_PARTS        has_parts, "only sm_90 has wgmma"
 #define HAS_HEAD_TILES   has_head_tiles, "sm_90 has tiles of heads that are a part of 128 columns"
-#define HAS_STREAM_32    has_stream_32, "32 rows stream on sm_90, of wide models"
 #define HAS_EXPERTS      has_experts, "the model has no experts"
 #define HAS_GROUPED      has_grouped, "only sm_90 has tiles of so many rows of experts"
 #define HAS_ROUTER_ROW   has_router_row, "a row does not fit shared memory twice"
 #define HAS_DOWN_ROW     has_down_row, "a row's experts do not fit shared memory"
 #define WHEN_ALWAYS      when_always, NULL
 #define WHEN_WHOLE       when_whole, "its tasks have some of the rows"
-#define WHEN_NORMED      when_normed, "its tasks have some of the rows, or no norm comes next"
 #define WHEN_ALONE       when_alone, "its graph has several rows"
 #define WHEN_UNCUT       when_uncut, "its tasks have some of the rows"
 #define WHEN_MERGED      when_merged, "heads' outputs do not fit scratch"
@@ -256,6 +253,7 @@ struct form_when {
 #define WALK_STAGED      walk_staged
 #define WALK_STREAM      walk_stream
 #define WALK_TILE        walk_tile
+#define WALK_WIDE        walk_wide
 #define WALK_GROUPED     walk_grouped
 #define WALK_MIXED       walk_mixed
 #define WALK_PREFILL     walk_prefill

@@ -32,26 +32,23 @@ static bool is_row_form(const struct cuda_task *t, const struct prog_op *op) {
            bytes <= CUDA_SCRATCH_BYTES;
 }
 
-/* Weights stream past all packed rows at once. The partial sums of a group are in scratch or, with
- * 32 rows, in registers. */
-static bool is_stream_form(const struct cuda_proof *f, const struct cuda_task *t,
-                           const struct prog_op *op) {
-    const uint32_t most = t->columns == CUDA_STREAM_32 ? cuda_stream_32_group(op->kind)
-                                                       : cuda_packed_group(op->kind, t->columns);
-    if (t->columns == CUDA_STREAM_32 &&
-        (f->cc / 10 != 9 || f->spec->hidden < (uint32_t)PARTIALS * CUDA_PAGE_K))
-        return false;
-    if (op->kind == OP_LINEAR && t->columns == CUDA_STREAM_32 && t->norm == 0) return false;
+/* Weights stream past all packed rows at once. The partial sums of a group are in scratch. */
+static bool is_stream_form(const struct cuda_task *t, const struct prog_op *op) {
     return t->eights == t->columns && t->tile == PACK_ROWS * t->columns && t->unit_blocks == 0 &&
-           t->row0 == 0 && t->row1 == op->n_rows && t->group >= 1 && t->group <= most;
+           t->row0 == 0 && t->row1 == op->n_rows && t->group >= 1 &&
+           t->group <= cuda_packed_group(op->kind, t->columns);
 }
 
 /* Tiles in a leased ring: the sizes that are compiled (matmul_tile*.cuh). */
-static bool is_tile_form(const struct cuda_task *t, const struct prog_op *op) {
+static bool is_tile_form(const struct cuda_proof *f, const struct cuda_task *t,
+                         const struct prog_op *op) {
     static const uint8_t of_32[] = {4, 12, 16, 0}, of_64[] = {2, 4, 8, 12, 16, 0},
                          of_128[] = {4, 8, 0};
+    const bool wide = f->cc / 10 == 9 && op->kind != OP_LINEAR && op->kind != OP_QKV_FUSED &&
+                      t->group == (op->kind == OP_LINEAR_SPLITK ? 16 : 12);
     const bool group = t->tile == PACK_NARROW / 2 ? one_of(t->group, of_32)
                        : t->tile == PACK_NARROW   ? one_of(t->group, of_64)
+                       : t->tile == PACK_WIDE     ? wide
                        : t->tile == PACK_TILE     ? one_of(t->group, of_128)
                                                   : false;
     return group && (t->group < 16 || op->kind == OP_LINEAR_SPLITK) && t->unit_blocks == 0 &&
@@ -91,9 +88,8 @@ static bool is_matrix_form(const struct cuda_proof *f, const struct cuda_task *t
     switch (t->columns) {
     case 0: return !packed && is_row_form(t, op);
     case 1:
-    case 2:
-    case CUDA_STREAM_32: return packed && op->kind != OP_LINEAR_SPLITK && is_stream_form(f, t, op);
-    case CUDA_LEASE: return packed && is_tile_form(t, op);
+    case 2: return packed && op->kind != OP_LINEAR_SPLITK && is_stream_form(t, op);
+    case CUDA_LEASE: return packed && is_tile_form(f, t, op);
     default: return false;
     }
 }

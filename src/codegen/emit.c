@@ -181,18 +181,9 @@ void emit_constants(const struct prog_header *program, struct strbuf *out) {
     emit_linear_widths(program, out);
 }
 
-static bool is_stream_32(const char *form) {
-    return strcmp(form, "stream_32") == 0;
-}
-
 void emit_forms(const bool *used, struct strbuf *out) {
 #define ENTRY(name, ...) strbuf_printf(out, "#define QN_HAS_" #name " %d\n", used[FORM_##name]);
 #include "kernels/cuda/form.def"
-    bool streams_32 = false; /* whether any used form streams 32 rows */
-#define FORM(op, name, entry, ...)                                                                 \
-    streams_32 = streams_32 || (used[FORM_##entry] && is_stream_32(#name));
-#include "kernels/cuda/form.def"
-    strbuf_printf(out, "#define QN_STREAM_32 %d\n", streams_32);
 }
 
 void emit_unit(const char *entry, struct strbuf *out) {

@@ -36,12 +36,8 @@ struct device device_cuda(uint32_t cc, uint32_t n_workers, double bytes_per_ns) 
                            .piece_ns = PIECE_NS};
 }
 
-/* Up to 16 rows stream everywhere. 25 to 32 do with wgmma, if the hidden size has a k-tile for each
- * warp of a block. */
-bool device_streams(const struct device *d, uint64_t n_rows, uint64_t hidden) {
-    const uint64_t eights = (n_rows + PACK_ROWS - 1) / PACK_ROWS;
-    return eights <= 2 ||
-           (d->has.wgmma && eights == CUDA_STREAM_32 && hidden >= (uint64_t)PARTIALS * PACK_K);
+bool device_streams(uint64_t n_rows) {
+    return n_rows <= 2 * PACK_ROWS;
 }
 
 bool device_packs(const struct device *d, uint32_t n_rows, uint64_t k) {

@@ -35,7 +35,7 @@ struct device device_cpu(uint32_t n_workers);
 struct device device_cuda(uint32_t cc, uint32_t n_workers, double bytes_per_ns);
 
 /* Whether products of n_rows packed rows stream their weights; otherwise they run by tiles. */
-bool device_streams(const struct device *d, uint64_t n_rows, uint64_t hidden);
+bool device_streams(uint64_t n_rows);
 
 /* Whether activations of n_rows rows and k columns are packed. A single row's are not, unless they
  * are too long to be staged. */

@@ -167,8 +167,8 @@ bool split_reads_packed(const struct kgraph *k, const struct kop *op) {
 
 /* Where weights stream, rows stay together: a task has tensor core columns for all rows, and half
  * of the rows would leave columns empty. */
-struct split_cut split_packed(const struct device *d, const struct kgraph *k, const struct kop *op,
-                              uint32_t n_rows, uint32_t n_blocks, uint32_t want) {
+struct split_cut split_packed(const struct kgraph *k, const struct kop *op, uint32_t n_rows,
+                              uint32_t n_blocks, uint32_t want) {
     const bool is_head = op->kind == OP_LM_HEAD;
     /* A prompt has one logit row: its LM head is for all workers. */
     if (is_head && (n_rows <= PACK_TILE || n_rows < k->n_rows))
@@ -176,7 +176,7 @@ struct split_cut split_packed(const struct device *d, const struct kgraph *k, co
     struct split_product p = {n_rows, n_blocks, is_head ? LM_BLOCK : 16,
                               MIN(n_rows / PACK_ROWS, want), want};
     if (op->kind == OP_QKV_FUSED) p = split_fused(&k->spec, n_rows, want);
-    if (device_streams(d, n_rows, k->spec.hidden)) p.most_rows = 1;
+    if (device_streams(n_rows)) p.most_rows = 1;
     return split_product(&p, NULL);
 }
 

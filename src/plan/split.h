@@ -57,8 +57,8 @@ struct split_product split_projections(const struct model_spec *s, uint32_t n_ro
 /* Whether an operator multiplies packed activations. */
 bool split_reads_packed(const struct kgraph *k, const struct kop *op);
 /* The cut of such an operator of n_rows packed rows and n_blocks grains of units. */
-struct split_cut split_packed(const struct device *d, const struct kgraph *k, const struct kop *op,
-                              uint32_t n_rows, uint32_t n_blocks, uint32_t want);
+struct split_cut split_packed(const struct kgraph *k, const struct kop *op, uint32_t n_rows,
+                              uint32_t n_blocks, uint32_t want);
 
 /* Operators of experts whose cut on a GPU follows from what a task does with its rows, and this
  * cut: of n_rows rows and n_blocks grains of units. */

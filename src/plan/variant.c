@@ -151,7 +151,7 @@ static void choose_linear(const struct planner *p, struct plan_choice *c) {
     const double six = weights < 0 ? weights : weights + 6 * after;
     const bool packs = device_packs(r->device, p->n_rows, r->spec->hidden);
     const char *plain = packs ? NULL : "activations are rows, not packed";
-    const bool streams = device_streams(r->device, p->n_rows, r->spec->hidden);
+    const bool streams = device_streams(p->n_rows);
     const char *no_parts = !r->cut_linear            ? "linear=parts is not asked for"
                            : p->n_rows > SPLITK_ROWS ? "too many rows for parts"
                            : r->spec->hidden % SQUARES_COLUMNS != 0 ? "hidden is no multiple of 16"
@@ -341,8 +341,9 @@ static uint32_t few_context(const struct plan_request *r, uint32_t n_rows, uint3
 /* Whether n_rows rows, more than ATTENTION_STEP can have, get a variant for rows of different
  * requests. This variant is for all contexts: with 32 requests of 3,900 positions a token of
  * Qwen3-8B takes 12.5 ms instead of 16.9, of 100 positions 5.97 instead of 6.23 (H100,
- * bench/measurements.md, "17 to 64 rows"). With fewer requests than half of its rows a smaller
- * variant runs. */
+ * bench/measurements.md, "17 to 128 rows"). With fewer requests than half of its rows a smaller
+ * variant runs. Of 96 rows it is the only one: other iterations take the next variant, because each
+ * takes 5 MB. */
 static bool has_decode_only(const struct plan_request *r, uint32_t n_rows) {
     const struct planner p = {r, n_rows, r->max_model_len, true};
     struct plan_choice c;
@@ -374,6 +375,7 @@ static int plan_rows(struct diag *d, const struct plan_request *r, uint32_t n_ro
         const struct planner p = {r, n_rows, r->max_model_len, true};
         const struct plan_variant v = variant_of(&p, "every row is another request's");
         TRY(push(d, variants, n, &v));
+        if (n_rows % PACK_NARROW != 0 && n_rows < r->max_batched_tokens) return QN_OK;
     }
     for (uint32_t i = 0, before = 0; i < COUNT_OF(contexts); i++) {
         if (contexts[i].context <= before) continue;

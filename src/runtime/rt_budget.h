@@ -60,7 +60,7 @@ RT_FN uint64_t rt_budget_expect(const struct rt *rt, uint32_t variant, uint32_t 
            (rt->shapes[known] & 0xffff);
 }
 
-/* Rows of the largest variant that is fast enough; 0: none is known to be. */
+/* Rows of the largest variant for any rows that is fast enough; 0: none is known to be. */
 RT_COLD uint32_t rt_budget_rows(const struct rt *rt, uint32_t context) {
     uint32_t rows = 0, known = RT_NONE;
     for (uint32_t i = 0; i < rt->n_variants; i++) {
@@ -71,7 +71,7 @@ RT_COLD uint32_t rt_budget_rows(const struct rt *rt, uint32_t context) {
     for (uint32_t i = 0; i < rt->n_variants; i++) {
         const uint64_t expected = rt_budget_expect(rt, i, known, context);
         uint32_t *own = rt_duration(rt, i, context);
-        if (rt->contexts[i] < context || expected == 0) continue;
+        if (rt->contexts[i] < context || expected == 0 || (rt->decode_only >> i & 1) != 0) continue;
         if (expected > rt->pool->max_step_ns)
             *own -= *own >> RT_FORGET_SHIFT;
         else if (rows < (rt->shapes[i] & 0xffff))

@@ -64,7 +64,7 @@ static struct split_cut choose_cut(const struct tgraph *g, const struct kop *op,
     if (g->options.device.kind == DEVICE_CUDA && split_is_of_experts(op->kind))
         cut = split_experts(op, n_rows, n_blocks, want);
     else if (split_reads_packed(g->kernel, op))
-        cut = split_packed(&g->options.device, g->kernel, op, n_rows * PACK_ROWS, n_blocks, want);
+        cut = split_packed(g->kernel, op, n_rows * PACK_ROWS, n_blocks, want);
     else
         cut = cut_by_bytes(g, op, n_rows, n_blocks, want);
     if (o->row_tiles != 0 || o->unit_tiles != 0)

@@ -173,19 +173,21 @@ static int check_header(const struct check *c, uint64_t bytes) {
 }
 
 static int check_variants(const struct check *c) {
-    uint32_t rows = 0, context = c->p->max_model_len; /* rows: of the last variant; context: of the
-                                                         last one that is for any rows */
+    const uint32_t all = c->p->max_model_len;
+    /* Of the last number of rows: the longest contexts of its variants for any rows, and of those
+     * that are decode only; 0: it has none. */
+    uint32_t rows = 0, context = all, alone = 0;
     for (uint64_t i = 0; i < count(c, SECTION_VARIANT); i++) {
         const struct prog_variant *v = &PROG(c->p, VARIANT)[i];
         if (v->n_rows < MAX(rows, 1u) || v->n_rows > PROG_MAX_ROWS)
             return bad(c, "variant", i, "n_rows");
-        /* The last variant of each number of rows takes any rows and all contexts. */
-        if (v->n_rows != rows && context != c->p->max_model_len)
+        /* The last variant of each number of rows takes all contexts. */
+        if (v->n_rows != rows && (context != 0 ? context : alone) != all)
             return bad(c, "variant", i, "context");
-        if (v->n_rows != rows) context = 0;
-        if (v->context < (v->decode_only ? 1 : context + 1) || v->context > c->p->max_model_len)
+        if (v->n_rows != rows) context = alone = 0;
+        if (v->context < (v->decode_only ? 1 : context + 1) || v->context > all)
             return bad(c, "variant", i, "context");
-        if (v->decode_only > 1 || (v->decode_only == 1 && context == c->p->max_model_len))
+        if (v->decode_only > 1 || (v->decode_only == 1 && context == all))
             return bad(c, "variant", i, "decode_only");
         if (v->n_logit_rows < 1 || v->n_logit_rows > v->n_rows)
             return bad(c, "variant", i, "n_logit_rows");
@@ -203,9 +205,12 @@ static int check_variants(const struct check *c) {
             v->end_event == v->start_event)
             return bad(c, "variant", i, "end_event");
         rows = v->n_rows;
-        if (!v->decode_only) context = v->context;
+        if (v->decode_only)
+            alone = v->context;
+        else
+            context = v->context;
     }
-    if (context != c->p->max_model_len)
+    if (context != all) /* the last one takes any rows, too */
         return bad(c, "variant", count(c, SECTION_VARIANT) - 1, "context");
     return QN_OK;
 }

@@ -14,7 +14,6 @@ enum op_set {
     ATTENTION = 2,
     OTHERS = 4,  /* the rest, which few numbers of a model matter to */
     WIDE_K = 8,  /* forms with wide_k */
-    OF_32 = 16,  /* projections, MLP and head of up to 32 rows */
     LATENT = 32, /* operators of latent attention */
     EXPERTS = 64,
     HEAD_TILES = 128, /* heads are a part of 128 columns */
@@ -51,9 +50,9 @@ struct form_row {
 };
 
 /* Lists of token rows; each ends with 0. */
-extern const uint32_t one_row[], few_rows[], rows_of_32[], many_rows[], any_rows[],
-    eights_and_odd[], up_to_16[], up_to_32[], up_to_128[], nine_rows[], decode_only_rows[],
-    rows_of_bands[], tiles_of_128[], grouped_rows[], rows_of_stretches[];
+extern const uint32_t one_row[], few_rows[], many_rows[], tile_rows[], any_rows[], eights_and_odd[],
+    up_to_16[], up_to_32[], up_to_128[], nine_rows[], decode_only_rows[], rows_of_bands[],
+    tiles_of_128[], grouped_rows[], rows_of_stretches[];
 
 /* Numbers that shapes of operands are made of (op_program.c). */
 enum op_size {

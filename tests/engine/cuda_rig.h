@@ -28,7 +28,7 @@
 #include "runtime/trace_rings.h"
 
 /* The patience is a slow emulated card's, on a busy host. */
-enum { N_SLOTS = 8, MAX_SLOTS = 64, MAX_LEN = 512, MAX_OUT = 64, PATIENCE_S = 300 };
+enum { N_SLOTS = 8, MAX_SLOTS = 72, MAX_LEN = 512, MAX_OUT = 64, PATIENCE_S = 300 };
 enum { MAX_SCORED = 400 };    /* positions of a prompt */
 enum { MAX_ROUTES = 10000 };  /* ids of a request's experts */
 enum { MAX_CONTEXT = 40000 }; /* of test_long_context */

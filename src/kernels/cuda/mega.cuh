@@ -262,12 +262,9 @@ CODE(void, code_latent_merge, void) {
 }
 #endif
 
-/* Matrices times packed activations of up to 32 rows. */
+/* Matrices times packed activations of up to 16 rows. */
 CODE_OF((int COLUMNS, uint32_t KIND, uint32_t K), void, run_stream, void) {
     compute_with<stream_run<KIND, K, COLUMNS>>();
-}
-CODE_OF((uint32_t KIND, uint32_t K), void, run_stream_32, void) {
-    compute_with<stream_run<KIND, K, CUDA_STREAM_32>>();
 }
 
 /* Matrices times packed activations of many rows. The kernel itself multiplies a tile
@@ -544,9 +541,9 @@ CODE(void, role_control, void) {
 // check_kernels: function code_merge spills 0
 // check_kernels: function run_streamILi1E spills 0
 // check_kernels: function run_streamILi2E spills 104
-// check_kernels: function run_stream_32 spills 116
 // check_kernels: function packed_begin spills 4
 // check_kernels: function narrow_multiply spills 0
+// check_kernels: function part_multiply spills 112
 // check_kernels: function packed_next spills 0
 // check_kernels: function packed_next spills 12 on odd.sm_90a
 // check_kernels: function tile_finish spills 0

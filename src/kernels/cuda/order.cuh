@@ -70,6 +70,7 @@
 #define ORDER_compute_one_row       o470
 #define ORDER_control_trigger       o480
 #define ORDER_narrow_multiply       o490
+#define ORDER_part_multiply         o495
 #define ORDER_control_boundary      o500
 #define ORDER_control_list_jit      o510
 #define ORDER_control_rows_steady   o520
@@ -80,7 +81,6 @@
 #define ORDER_lm_parts              o570
 #define ORDER_role_ask              o580
 #define ORDER_run_pack              o590
-#define ORDER_run_stream_32         o600
 #define ORDER_heads_finish          o605
 #define ORDER_step_run              o610
 #define ORDER_rows_next             o620

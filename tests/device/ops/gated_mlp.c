@@ -6,8 +6,7 @@ static const struct form_row forms[] = {
     {{.name = "gated_mlp.one_row"}, one_row, GPU, MIXED, 0},
     {{.name = "gated_mlp.polls", .rides = true}, one_row, GPU, MIXED, 0},
     {{.name = "gated_mlp.stream", .packed = true}, few_rows, GPU, MIXED, 0},
-    {{.name = "gated_mlp.of_32", .packed = true}, rows_of_32, GPU, MIXED, 0},
-    {{.name = "gated_mlp.tile", .packed = true, .summed = true}, many_rows, GPU, MIXED, 0},
+    {{.name = "gated_mlp.tile", .packed = true, .summed = true}, tile_rows, GPU, MIXED, 0},
 };
 
 const struct op_test op_test_gated_mlp = {

@@ -6,8 +6,7 @@ static const struct form_row forms[] = {
     {{.name = "lm_head.one_row"}, one_row, GPU, MIXED, 0},
     {{.name = "lm_head.polls", .rides = true}, one_row, GPU, MIXED, 0},
     {{.name = "lm_head.stream", .packed = true}, few_rows, GPU, MIXED | ALONE, 0},
-    {{.name = "lm_head.of_32", .packed = true}, rows_of_32, GPU, MIXED | ALONE, 0},
-    {{.name = "lm_head.tile", .packed = true, .summed = true}, many_rows, GPU, MIXED | ALONE, 0},
+    {{.name = "lm_head.tile", .packed = true, .summed = true}, tile_rows, GPU, MIXED | ALONE, 0},
     /* Bands after the first one: full, of some rows, of none. */
     {{.name = "lm_head.band", .band_first = 16}, rows_of_bands, CPU, MIXED | ALONE, 0},
     {{.name = "lm_head.tile_band", .packed = true, .summed = true, .band_first = 16},

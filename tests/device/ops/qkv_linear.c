@@ -6,8 +6,7 @@ static const struct form_row forms[] = {
     {{.name = "qkv_linear.one_row"}, one_row, GPU, MIXED, 0},
     {{.name = "qkv_linear.polls", .rides = true}, one_row, GPU, MIXED, 0},
     {{.name = "qkv_linear.stream", .packed = true}, few_rows, GPU, MIXED, 0},
-    {{.name = "qkv_linear.of_32", .packed = true}, rows_of_32, GPU, MIXED, 0},
-    {{.name = "qkv_linear.tile", .packed = true, .summed = true}, many_rows, GPU, MIXED, 0},
+    {{.name = "qkv_linear.tile", .packed = true, .summed = true}, tile_rows, GPU, MIXED, 0},
 };
 
 const struct op_test op_test_qkv_linear = {

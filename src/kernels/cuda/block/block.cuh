@@ -46,9 +46,6 @@ static_assert(PARTIALS == WARPS, "the page of a step picks the warp");
  * (attention_mixed_parts.cuh). Weights of the next tasks may use the other slots. */
 #define STEPS_DEPTH (RING_DEPTH < 2 ? RING_DEPTH : 2)
 
-/* Whether graphs of 32 rows stream their weights (matmul_stream.cuh). */
-#define HAS_STREAM_32_FORMS (HAS_WGMMA && QN_STREAM_32)
-
 /* 0: one thread arrives for its warp or its block, after a barrier that all their threads have
  * reached; and the publication of an iteration says that all tasks of the last one are done.
  * 1: every thread arrives itself, and control waits for all of them. compute-sanitizer's racecheck

@@ -443,7 +443,8 @@ CODE(void, control_rows, const struct control *c) {
         }
 #pragma unroll
         for (uint32_t i = 0; i < ROWS_AT_ONCE; i++) {
-            if (first + i < n_logits) s->logit_row[first + i] = (uint16_t)row[i];
+            if (first + i < min(n_logits, (uint32_t)MAX_LOGIT_PLACES))
+                s->logit_row[first + i] = (uint16_t)row[i];
             row[i] = first + i < n ? kv_row(b, slot[i], position[i]) : 0;
         }
 #pragma unroll

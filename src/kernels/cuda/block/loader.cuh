@@ -252,40 +252,6 @@ DEV bool loader_issue(struct loader *l, const char *src, uint32_t n,
     return true;
 }
 
-#if HAS_STREAM_32_FORMS
-/* Requests n pages of stream_32 (matmul_stream.cuh): each has `each` bytes of every one of `blocks`
- * row blocks, at most four, whose images are block_next bytes apart. src: the first row block's
- * bytes of the first page. */
-DEV bool loader_issue_stream_32(struct loader *l, const char *src, uint32_t n, uint32_t blocks,
-                                uint32_t block_next, uint32_t each) {
-    while (n > 0) {
-        const uint32_t now = min(n, l->burst);
-        if (!loader_wait(l, now)) return false;
-        if (warp_elect())
-#pragma unroll
-            for (uint32_t i = 0; i < LOADER_PAGES; i++) {
-                if (i >= now) break;
-                const uint32_t slot = loader_after(l, i).slot;
-                const char *from = src + i * CUDA_PAGE_BYTES;
-                char *to = RING + slot * CUDA_PAGE_BYTES;
-                uint64_t *full = &SHARED->page_full[slot];
-                copies_begin(full, blocks * each);
-#pragma unroll
-                for (uint32_t b = 0; b < 4; b++)
-                    if (b < blocks)
-                        copies_one_evict_first(to + b * each, from + (uint64_t)b * block_next, each,
-                                               full);
-                copies_end(full);
-            }
-        __syncwarp();
-        loader_advance(l, now);
-        n -= now;
-        src += now * CUDA_PAGE_BYTES;
-    }
-    return true;
-}
-#endif
-
 DEV bool loader_issue_void(struct loader *l, uint32_t n) {
     while (n > 0) {
         const uint32_t now = min(n, l->burst);
@@ -553,27 +519,6 @@ DEV bool loader_group(struct loader *l, const struct loader_task *t, uint32_t fi
     return true;
 }
 
-#if HAS_STREAM_32_FORMS
-/* The same for stream_32: all parts of eight k-tiles, then those of the next eight. */
-DEV bool loader_stream_32_group(struct loader *l, const struct loader_task *t, uint32_t first,
-                                uint32_t end, bool is_long, uint32_t *at) {
-    const uint32_t parts = cuda_stream_32_parts(t->group), each = CUDA_PAGE_BYTES / parts;
-    const uint32_t all = ceil_div(t->k_tiles, PARTIALS) * parts;
-#pragma unroll 1
-    for (uint32_t i = 0; i < all; i++) {
-        const uint32_t k = i / parts * PARTIALS, n = min(t->k_tiles - k, (uint32_t)PARTIALS);
-        const char *src = t->image + ((uint64_t)first * t->k_tiles + k) * CUDA_PAGE_BYTES;
-        if (is_long && *at == RING_PAGES) loader_set_flight(l, (l->near + l->deep) / 2);
-        *at += PARTIALS;
-        if (!loader_issue_stream_32(l, src + i % parts * each, n, end - first,
-                                    t->k_tiles * CUDA_PAGE_BYTES, each) ||
-            !loader_issue_void(l, PARTIALS - n))
-            return false;
-    }
-    return true;
-}
-#endif
-
 /* All pages of a task with weights. word: this lane's word of the descriptor. */
 DEV bool loader_task_pages(struct loader *l, const struct loader_task *t, uint32_t word) {
     if (t->columns == CUDA_LEASE) /* the task wants the ring's memory, not pages */
@@ -585,15 +530,8 @@ DEV bool loader_task_pages(struct loader *l, const struct loader_task *t, uint32
             continue;
         }
         for (uint32_t b = t->block0, at = 0; b < t->block1;) {
-            uint32_t end = walk_group_end(b, t->block1, t->group, t->unit_blocks);
-#if HAS_STREAM_32_FORMS
-            const bool well = t->columns == CUDA_STREAM_32
-                                  ? loader_stream_32_group(l, t, b, end, is_long, &at)
-                                  : loader_group(l, t, b, end, is_long, &at);
-#else
-            const bool well = loader_group(l, t, b, end, is_long, &at);
-#endif
-            if (!well) return false;
+            const uint32_t end = walk_group_end(b, t->block1, t->group, t->unit_blocks);
+            if (!loader_group(l, t, b, end, is_long, &at)) return false;
             b = end;
         }
     }

@@ -10,12 +10,9 @@
  *              for all row blocks of the group: pages come one step of each row block of the
  *              group, then the next step (cuda_abi.h). Where the last step has fewer than eight
  *              pages, void pages fill it
- *   stream_32  (32 packed rows) the same, but a page has a half or a quarter of the columns of a
- *              k-tile, of two or of up to four row blocks one after the other: a warp works on all
- *              row blocks of the group at once
  *
- * Pages go to the compute warps in turn, so a slot of the ring always belongs to the same warp. All
- * three ways give each output the same sums: graph/partials.h.
+ * Pages go to the compute warps in turn, so a slot of the ring always belongs to the same warp.
+ * Both ways give each output the same sums: graph/partials.h.
  */
 #ifndef QN_CUDA_BLOCK_WALK_CUH
 #define QN_CUDA_BLOCK_WALK_CUH

@@ -55,8 +55,9 @@ DEV bool work_is_latent(uint32_t kind) {
 
 DEV enum work_source work_source(uint32_t kind, uint32_t flags) {
     if (work_is_of_experts(kind))
-        return flags & (kind == OP_EXPERT_DOWN ? CUDA_LIST_KNOWN : CUDA_LOGITS_POLLED) ? WORK_ROWS
-                                                                                      : WORK_TENSOR;
+        return flags & (kind == OP_EXPERT_DOWN ? CUDA_LIST_KNOWN : CUDA_LOGITS_POLLED)
+                   ? WORK_ROWS
+                   : WORK_TENSOR;
     return work_is_attention(kind) || work_is_latent(kind) ? QN_ATTENTION_SOURCE : WORK_STATIC;
 }
 

@@ -273,7 +273,7 @@ DEV void up_pass_run(struct warp_context *c, const struct up_pass *p, uint32_t f
         }
 #pragma unroll
         for (int i = 0; i < GROUP; i++)
-            if (i < n) partials_put<GROUP, COLUMNS>(c, &f, i, i, &sums);
+            if (i < n) partials_put<GROUP, COLUMNS>(c, &f, i, &sums);
         sync_compute();
         up_results<COLUMNS>(c, p, b, b + n);
         sync_compute(); /* the sums are read */
@@ -408,7 +408,7 @@ DEV void up_pass_sets(struct warp_context *c, const struct up_pass *p, uint32_t 
                 up_multiply_sets<UP_MOST_KEPT>(c, page_at(slot), &x, &sums);
         }
         up_lap_release(c, &lap, slot);
-        partials_put<1, UP_COLUMNS>(c, &f, 0, 0, &sums);
+        partials_put<1, UP_COLUMNS>(c, &f, 0, &sums);
         sync_compute();
         up_results_of_sets(c, p, b);
         sync_compute(); /* the sums are read */
@@ -416,17 +416,24 @@ DEV void up_pass_sets(struct warp_context *c, const struct up_pass *p, uint32_t 
     up_lap_end(c, &lap, end - first);
 }
 
-/* A task's place in its slice: a lane's part of it, the same in each warp. */
+/* A task's place in its slice, the same in each warp. While up_run_sets runs, a lane's part of the
+ * slice and the run, which all lanes share, are in scratch. */
 struct up_place {
     struct expert_slice slice;
     struct expert_run run;
 };
 
-enum { UP_PLACES = (SCRATCH_BYTES - 32 * sizeof(struct up_place)) / 8 * 8 };
-static_assert(EXPERT_UP_SETS == 1 || UP_SUMS_BYTES + UP_HALVES_BYTES <= UP_PLACES, "scratch");
+enum {
+    UP_RUN = (SCRATCH_BYTES - sizeof(struct expert_run)) / 8 * 8,
+    UP_SLICES = (UP_RUN - 32 * sizeof(struct expert_slice)) / 8 * 8,
+};
+static_assert(EXPERT_UP_SETS == 1 || UP_SUMS_BYTES + UP_HALVES_BYTES <= UP_SLICES, "scratch");
 
-DEV struct up_place *up_place_of(const struct warp_context *c) {
-    return (struct up_place *)(SCRATCH + UP_PLACES) + c->lane;
+DEV struct expert_slice *up_slice_of(const struct warp_context *c) {
+    return (struct expert_slice *)(SCRATCH + UP_SLICES) + c->lane;
+}
+DEV struct expert_run *up_run_kept(void) {
+    return (struct expert_run *)(SCRATCH + UP_RUN);
 }
 
 /* The first pass of a run, over several sets. Not inlined, and its caller keeps nothing in
@@ -434,7 +441,7 @@ DEV struct up_place *up_place_of(const struct warp_context *c) {
  * would spill. */
 CODE(void, up_run_sets, const struct cuda_task *task) {
     struct warp_context c = context_load();
-    const struct expert_run *run = &up_place_of(&c)->run;
+    const struct expert_run *run = up_run_kept();
     const struct up_pass p = {task, run->entry.slot0,
                               min(run->entry.slot1 - run->entry.slot0, (uint32_t)EXPERT_UP_PASS),
                               (c.warp - c.turn) % WARPS};
@@ -444,12 +451,13 @@ CODE(void, up_run_sets, const struct cuda_task *task) {
 
 /* Calls up_run_sets with the place in scratch. Afterwards the run has only its other slots. */
 DEV void up_call_sets(struct warp_context *c, const struct cuda_task *task, struct up_place *at) {
-    if (c->warp == 0) *up_place_of(c) = *at;
+    if (c->warp == 0) *up_slice_of(c) = at->slice;
+    if (c->thread == 0) *up_run_kept() = at->run;
     context_store(c);
     sync_compute();
     up_run_sets(task);
     *c = context_load();
-    *at = *up_place_of(c);
+    *at = {*up_slice_of(c), *up_run_kept()};
     at->run.entry.slot0 = min(at->run.entry.slot0 + EXPERT_UP_PASS, at->run.entry.slot1);
     sync_compute(); /* the place is read */
 }

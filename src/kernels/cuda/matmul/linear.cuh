@@ -119,12 +119,7 @@ DEV uint32_t linear_rows(const struct cuda_task *task) {
 DEV uint32_t task_pages(const struct cuda_task *task) {
     const uint32_t n_blocks = task->block1 - task->block0;
     const uint32_t eights = ceil_div(task->k_tiles, PARTIALS) * PARTIALS;
-    if (task->columns == 0) return n_blocks * task->k_tiles;
-    if (task->columns != CUDA_STREAM_32) return n_blocks * eights;
-    uint32_t n = 0;
-    for (uint32_t b = task->block0; b < task->block1; n++)
-        b = walk_group_end(b, task->block1, task->group, task->unit_blocks);
-    return n * cuda_stream_32_parts(task->group) * eights;
+    return n_blocks * (task->columns == 0 ? task->k_tiles : eights);
 }
 
 /* Takes the pages of a task whose rows are all beyond the iteration's: the loader sends them all

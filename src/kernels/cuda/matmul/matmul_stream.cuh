@@ -1,39 +1,27 @@
-/* matmul_stream.cuh - matrices times packed activations of up to 32 token rows, in 1, 2 or 4
+/* matmul_stream.cuh - matrices times packed activations of up to 16 token rows, in one or two
  * columns of eight: decode of a batch.
  *
  * Pages stream as for one row; nothing is leased. A warp works on the k-tiles of one partial sum,
  * one k-tile of each step (cuda_abi.h).
  *
- *   before the event    the weights of the next norm, and the residual stream where this worker
- *                       wrote it itself, into scratch
- *
- *   1, 2 columns: a step   the warp's activations from L2, COLUMNS * 4 KB, into registers; then a
- *                          page for each row block of the group
- *   ... a group            partial sums, barrier, results
- *
- *   4 columns: a chunk     the warp's 4 KB of activations from L2, requested a chunk ahead; its
- *                          steps of all row blocks of the group
- *   ... a row block        partial sums, barrier, results, barrier: scratch has room for one
- *
- * A warp cannot hold a k-tile's activations of four columns. So the activations pass through its
- * registers in *chunks* of four steps of 16 columns, and a chunk is multiplied with all row blocks
- * of a group. A page has some steps of each of these row blocks; a k-tile has one, two or four such
- * parts (walk.cuh).
+ *   before the event   the weights of the next norm, and the residual stream where this worker
+ *                      wrote it itself, into scratch
+ *   a step             the warp's activations from L2, COLUMNS * 4 KB, into registers; then a page
+ *                      for each row block of the group
+ *   a group            partial sums, barrier, results
  *
  * As for one row (matvec.cuh) each operator has code of its own, in which its kind, the length of
  * its dot products and of its results' rows are constants.
  *
  * Activations, their squares and the residual stream may be sentinels until they are stored
  * (task/transport.c), so all of these are loaded until none is a sentinel. A plain word is never a
- * sentinel: a counter guards it, so the first load gets its value. With four columns all words are
- * plain.
+ * sentinel: a counter guards it, so the first load gets its value.
  *
  * Bytes of activations from L2 per page of 8 KB: COLUMNS * 4 KB / row blocks of the group.
  *
- * Scratch:   0   partial sums [row block of the group; 4 columns: one][token] x
- *                STREAM_TOKEN_FLOATS F32
+ * Scratch:   0   partial sums [row block of the group][token] x STREAM_TOKEN_FLOATS F32
  *            +   of LINEAR: residual stream [row block][token][16], the norm's weights [row
- *                block][16]; of others with 4 columns: 1 / rms [token]
+ *                block][16]
  */
 #ifndef QN_CUDA_MATMUL_MATMUL_STREAM_CUH
 #define QN_CUDA_MATMUL_MATMUL_STREAM_CUH
@@ -46,18 +34,9 @@
 
 /* ---- constants of a form ---- */
 
-/* Whether activations come in chunks. */
-template <int COLUMNS> DEV constexpr bool stream_in_chunks(void) {
-    return COLUMNS == CUDA_STREAM_32;
-}
-
-/* Most row blocks of a group, and how many of them have their partial sums in scratch together. */
+/* Most row blocks of a group, whose partial sums are in scratch together. */
 template <uint32_t KIND, int COLUMNS> DEV constexpr uint32_t stream_group(void) {
-    return stream_in_chunks<COLUMNS>() ? cuda_stream_32_group(KIND)
-                                       : cuda_packed_group(KIND, COLUMNS);
-}
-template <uint32_t KIND, int COLUMNS> DEV constexpr uint32_t stream_held(void) {
-    return stream_in_chunks<COLUMNS>() ? 1 : stream_group<KIND, COLUMNS>();
+    return cuda_packed_group(KIND, COLUMNS);
 }
 
 /* Whether a group's first activations are requested before all else (asks_first), and the second
@@ -80,26 +59,20 @@ template <int COLUMNS> DEV float *stream_sums(uint32_t in_group, uint32_t token)
     return (float *)SCRATCH + (in_group * stream_tile<COLUMNS>() + token) * STREAM_TOKEN_FLOATS;
 }
 template <int COLUMNS> DEV float *stream_residual(uint32_t in_group, uint32_t token) {
-    return stream_sums<COLUMNS>(stream_held<OP_LINEAR, COLUMNS>(), 0) +
+    return stream_sums<COLUMNS>(stream_group<OP_LINEAR, COLUMNS>(), 0) +
            (in_group * stream_tile<COLUMNS>() + token) * CUDA_PAGE_ROWS;
 }
 template <int COLUMNS> DEV float *stream_norm(uint32_t in_group) {
     return stream_residual<COLUMNS>(stream_group<OP_LINEAR, COLUMNS>(), 0) +
            in_group * CUDA_PAGE_ROWS;
 }
-template <int COLUMNS> DEV float *stream_inv_rms(uint32_t token) {
-    return (stream_in_chunks<COLUMNS>() ? stream_residual<COLUMNS>(0, 0) : SHARED->inv_rms) + token;
-}
 template <int COLUMNS> DEV constexpr uint32_t stream_scratch(void) {
-    const uint32_t sums =
-        stream_held<OP_LINEAR, COLUMNS>() * stream_tile<COLUMNS>() * STREAM_TOKEN_FLOATS;
-    return 4 * (sums +
-                stream_group<OP_LINEAR, COLUMNS>() * (stream_tile<COLUMNS>() + 1) * CUDA_PAGE_ROWS);
+    const uint32_t sums = stream_tile<COLUMNS>() * STREAM_TOKEN_FLOATS;
+    return 4 * stream_group<OP_LINEAR, COLUMNS>() *
+           (sums + (stream_tile<COLUMNS>() + 1) * CUDA_PAGE_ROWS);
 }
-static_assert(stream_scratch<1>() <= SCRATCH_BYTES && stream_scratch<2>() <= SCRATCH_BYTES &&
-                  stream_scratch<CUDA_STREAM_32>() <= SCRATCH_BYTES,
+static_assert(stream_scratch<1>() <= SCRATCH_BYTES && stream_scratch<2>() <= SCRATCH_BYTES,
               "scratch");
-static_assert(CUDA_STREAM_32 * PACK_ROWS <= SQUARES_ROWS, "a warp adds up its tokens' squares");
 
 /* A running task. */
 struct stream {
@@ -204,25 +177,19 @@ struct stream_partials {
     float of[GROUP][COLUMNS][4];
 };
 
-/* Stores the partial sums of row block number `which` of the group to scratch. Indexing by a number
- * that the compiler does not know would put all of them into local memory. */
+/* Stores the partial sums of the group's row block number b to scratch. */
 template <int GROUP, int COLUMNS>
-DEV void partials_put(const struct warp_context *c, const struct stream *f, uint32_t which,
-                      uint32_t in_scratch, const struct stream_partials<GROUP, COLUMNS> *sums) {
-    float *to = stream_sums<COLUMNS>(in_scratch, 2 * (c->lane % 4)) + f->turn * CUDA_PAGE_ROWS +
-                c->lane / 4;
+DEV void partials_put(const struct warp_context *c, const struct stream *f, uint32_t b,
+                      const struct stream_partials<GROUP, COLUMNS> *sums) {
+    float *to = stream_sums<COLUMNS>(b, 2 * (c->lane % 4)) + f->turn * CUDA_PAGE_ROWS + c->lane / 4;
 #pragma unroll
-    for (int b = 0; b < GROUP; b++) {
-        if (which != b) continue;
-#pragma unroll
-        for (int i = 0; i < COLUMNS; i++) {
-            const float *v = sums->of[b][i];
-            float *at = to + i * (PACK_ROWS * STREAM_TOKEN_FLOATS);
-            at[0] = v[0];
-            at[8] = v[2];
-            at[STREAM_TOKEN_FLOATS] = v[1];
-            at[STREAM_TOKEN_FLOATS + 8] = v[3];
-        }
+    for (int i = 0; i < COLUMNS; i++) {
+        const float *v = sums->of[b][i];
+        float *at = to + i * (PACK_ROWS * STREAM_TOKEN_FLOATS);
+        at[0] = v[0];
+        at[8] = v[2];
+        at[STREAM_TOKEN_FLOATS] = v[1];
+        at[STREAM_TOKEN_FLOATS + 8] = v[3];
     }
 }
 
@@ -278,92 +245,7 @@ DEV void stream_multiply(struct warp_context *c, const struct stream *f, uint32_
 #pragma unroll
     for (int b = 0; b < GROUP; b++) {
         if (b >= n) break;
-        partials_put<GROUP, COLUMNS>(c, f, b, b, &sums);
-    }
-}
-
-/* ---- activations and pages: a chunk at a time ---- */
-
-enum {
-    STREAM_32_COLUMNS = CUDA_STREAM_32,       /* columns of eight tokens */
-    CHUNK_PAIRS = CUDA_PACK_COLUMNS / 32,     /* of steps, in each piece of packed activations */
-    CHUNKS = CUDA_PAGE_K / CUDA_PACK_COLUMNS, /* in a k-tile */
-};
-
-/* A lane's share of a chunk: for each eight token rows the B registers of each two steps. */
-struct chunk {
-    uint4 of[STREAM_32_COLUMNS][CHUNK_PAIRS];
-};
-
-/* Requests chunk number i of a k-tile. */
-DEV struct chunk chunk_ask(const struct warp_context *c, const struct stream *f, uint32_t k_tile,
-                           uint32_t i) {
-    const char *from = f->rows +
-                       (uint64_t)(k_tile * CHUNKS + i) * (STREAM_32_COLUMNS * PACKED_PIECE) +
-                       c->lane * 4;
-    struct chunk x;
-#pragma unroll
-    for (int n = 0; n < STREAM_32_COLUMNS; n++)
-#pragma unroll
-        for (int p = 0; p < CHUNK_PAIRS; p++) {
-            const uint32_t *at = (const uint32_t *)(from + n * PACKED_PIECE) + p * 128;
-            x.of[n][p] = make_uint4(load_word_l2(at), load_word_l2(at + 32), load_word_l2(at + 64),
-                                    load_word_l2(at + 96));
-        }
-    return x;
-}
-
-/* The pages of a group of n row blocks, a chunk at a time. */
-struct stream_32_pages {
-    const char *steps; /* the next chunk's steps of the first row block */
-    uint32_t each;     /* bytes of a row block in a page */
-    uint32_t n;
-    bool there; /* the pages have weights; else they are void */
-};
-
-/* Multiplies chunk number i of a k-tile with the pages. */
-template <int GROUP>
-DEV void chunk_multiply(struct warp_context *c, struct stream_32_pages *w, uint32_t i,
-                        const struct chunk *x,
-                        struct stream_partials<GROUP, STREAM_32_COLUMNS> *sums) {
-    constexpr uint32_t BYTES = 2 * CHUNK_PAIRS * 512;
-    if (i * BYTES % w->each == 0) w->steps = (const char *)page_acquire(c);
-#pragma unroll
-    for (int b = 0; b < GROUP; b++) {
-        if (b >= w->n || !w->there) break;
-#pragma unroll
-        for (int p = 0; p < CHUNK_PAIRS; p++)
-#pragma unroll
-            for (int n = 0; n < STREAM_32_COLUMNS; n++)
-                mma_pair(sums->of[b][n], (const uint4 *)(w->steps + b * w->each), p, c->lane,
-                         x->of[n][p]);
-    }
-    w->steps += BYTES;
-    if ((i + 1) * BYTES % w->each == 0) page_release(c);
-}
-
-/* Multiplies all pages of a group of n row blocks. x: the first chunk. */
-template <uint32_t K, int GROUP>
-DEV void stream_32_multiply(struct warp_context *c, const struct stream *f, uint32_t n,
-                            struct chunk x,
-                            struct stream_partials<GROUP, STREAM_32_COLUMNS> *sums) {
-    constexpr uint32_t k_tiles = cuda_k_tiles(K);
-    struct stream_32_pages w = {nullptr, CUDA_PAGE_BYTES / cuda_stream_32_parts(f->task->group), n,
-                                true};
-    uint32_t k_tile = stream_k_tile<K>(f, 0);
-#pragma unroll 1
-    for (uint32_t k0 = 0; k0 < k_tiles; k0 += PARTIALS) {
-        const uint32_t after =
-            min(k_tile + 1, k_tiles - 1); /* beyond the sum's end it is not used */
-        if (k_tiles % PARTIALS != 0) w.there = k0 + f->turn < k_tiles;
-#pragma unroll 1
-        for (uint32_t i = 0; i < CHUNKS; i += 2) {
-            const struct chunk y = chunk_ask(c, f, k_tile, i + 1);
-            chunk_multiply<GROUP>(c, &w, i, &x, sums);
-            x = chunk_ask(c, f, i + 2 < CHUNKS ? k_tile : after, (i + 2) % CHUNKS);
-            chunk_multiply<GROUP>(c, &w, i + 1, &y, sums);
-        }
-        k_tile = after;
+        partials_put<GROUP, COLUMNS>(c, f, b, &sums);
     }
 }
 
@@ -385,7 +267,7 @@ template <int COLUMNS>
 DEV void squares_put(const struct warp_context *c, const float sum[COLUMNS]) {
 #pragma unroll
     for (int i = 0; i < COLUMNS; i++)
-        if (c->lane == 0) *stream_inv_rms<COLUMNS>(c->warp + WARPS * i) = inverse_rms_of(sum[i]);
+        if (c->lane == 0) SHARED->inv_rms[c->warp + WARPS * i] = inverse_rms_of(sum[i]);
 }
 
 /* Loads the squares and adds them up. */
@@ -580,13 +462,13 @@ template <uint32_t KIND, uint32_t K, int COLUMNS>
 DEV void stream_result(const struct stream *f, const struct stream_item *m, uint32_t first,
                        float inv) {
     const uint32_t in_group = m->block - first;
-    const float *sums = stream_sums<COLUMNS>(stream_in_chunks<COLUMNS>() ? 0 : in_group, m->token);
+    const float *sums = stream_sums<COLUMNS>(in_group, m->token);
     const float v0 = stream_sum<KIND, K>(sums, m->r), v1 = stream_sum<KIND, K>(sums, m->r + 8);
     if (KIND == OP_GATED_MLP)
         stream_gated(f, m, v0 * inv, v1 * inv);
     else if (KIND != OP_LINEAR)
         stream_others<KIND>(f, m, v0 * inv, v1 * inv);
-    else if (stream_in_chunks<COLUMNS>() || stream_has_norm(f->task))
+    else if (stream_has_norm(f->task))
         stream_normed(f, m, stream_residual<COLUMNS>(in_group, m->token) + m->r,
                       stream_norm<COLUMNS>(in_group) + m->r, v0, v1);
     else
@@ -598,27 +480,10 @@ template <uint32_t KIND, uint32_t K, int COLUMNS>
 DEV void stream_results(const struct warp_context *c, const struct stream *f, uint32_t first,
                         uint32_t end) {
     struct stream_item m = stream_item_of<COLUMNS>(c, f);
-    const float inv = KIND == OP_LINEAR ? 1 : *stream_inv_rms<COLUMNS>(m.token);
+    const float inv = KIND == OP_LINEAR ? 1 : SHARED->inv_rms[m.token];
 #pragma unroll 1
     for (m.block += first; m.block < end; m.block += WARPS / (2 * COLUMNS))
         stream_result<KIND, K, COLUMNS>(f, &m, first, inv);
-}
-
-/* The same from partial sums in registers, a row block at a time. */
-template <uint32_t KIND, uint32_t K, int COLUMNS, int GROUP>
-DEV void stream_results_in_turn(const struct warp_context *c, const struct stream *f,
-                                uint32_t first, uint32_t end,
-                                const struct stream_partials<GROUP, COLUMNS> *sums) {
-    static_assert(2 * COLUMNS == WARPS, "all warps have the row block");
-    struct stream_item m = stream_item_of<COLUMNS>(c, f);
-#pragma unroll 1
-    for (m.block = first; m.block < end; m.block++) {
-        partials_put<GROUP, COLUMNS>(c, f, m.block - first, 0, sums);
-        sync_compute();
-        const float inv = KIND == OP_LINEAR ? 1 : *stream_inv_rms<COLUMNS>(m.token);
-        stream_result<KIND, K, COLUMNS>(f, &m, first, inv);
-        sync_compute(); /* the sums are read */
-    }
 }
 
 /* ---- a task ---- */
@@ -652,26 +517,12 @@ DEV void stream_group_run(struct warp_context *c, const struct stream *f, uint32
     stream_results<KIND, K, COLUMNS>(c, f, b, end);
 }
 
-/* The same in chunks. */
-template <uint32_t KIND, uint32_t K, int COLUMNS>
-DEV void stream_group_in_chunks(struct warp_context *c, const struct stream *f, uint32_t b,
-                                uint32_t end) {
-    constexpr int GROUP = stream_group<KIND, COLUMNS>();
-    struct stream_partials<GROUP, COLUMNS> sums = {};
-    const struct chunk x = chunk_ask(c, f, stream_k_tile<K>(f, 0), 0);
-    if (KIND == OP_LINEAR) residual_ask<COLUMNS>(c, f, b, end);
-    stream_32_multiply<K, GROUP>(c, f, end - b, x, &sums);
-    if (KIND == OP_LINEAR) stream_copies_end();
-    stream_results_in_turn<KIND, K, COLUMNS, GROUP>(c, f, b, end, &sums);
-}
-
 /* Runs a task. False: the launch ends. */
 template <uint32_t KIND, uint32_t K, int COLUMNS>
 DEV bool stream_run(struct warp_context *c, const struct cuda_task *task) {
-    constexpr bool CHUNKED = stream_in_chunks<COLUMNS>();
     const struct stream f = stream_begin(c, task);
-    const bool streams = KIND == OP_LINEAR && (CHUNKED || stream_has_norm(task));
-    const bool own = !CHUNKED && streams && (task->flags & CUDA_MORE_OWN) != 0;
+    const bool streams = KIND == OP_LINEAR && stream_has_norm(task);
+    const bool own = streams && (task->flags & CUDA_MORE_OWN) != 0;
     uint32_t b = task->block0, end = stream_group_end(task, b);
     if (streams) norm_ask<COLUMNS>(c, &f, b, end);
     if (own) residual_ask<COLUMNS>(c, &f, b, end);
@@ -688,18 +539,15 @@ DEV bool stream_run(struct warp_context *c, const struct cuda_task *task) {
     if (KIND != OP_LINEAR && !stream_asks_first<COLUMNS>()) squares_now<KIND, COLUMNS>(c, &f);
 #pragma unroll 1
     for (bool first = true;; first = false) {
-        if constexpr (CHUNKED)
-            stream_group_in_chunks<KIND, K, COLUMNS>(c, &f, b, end);
-        else
-            stream_group_run<KIND, K, COLUMNS>(c, &f, b, end, first, first && own, &squares);
+        stream_group_run<KIND, K, COLUMNS>(c, &f, b, end, first, first && own, &squares);
         if (end >= task->block1) break;
         b = end;
         end = stream_group_end(task, b);
-        if (!CHUNKED) sync_compute(); /* the last group's sums are read */
+        sync_compute(); /* the last group's sums are read */
         if (streams) norm_ask<COLUMNS>(c, &f, b, end);
     }
     if (KIND != OP_LM_HEAD) return true;
-    if (!CHUNKED) sync_compute(); /* logits are stored */
+    sync_compute(); /* logits are stored */
     lm_parts(c->args, task, task->unit0, task->unit1, f.row0, f.row0 + f.n);
     return true;
 }

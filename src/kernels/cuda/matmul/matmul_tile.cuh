@@ -197,15 +197,6 @@ DEV void tile_add(float to[WB][WO][4], const float a[WB][WO][4], const float b[W
             for (int e = 0; e < 4; e++) to[n][i][e] = a[n][i][e] + b[n][i][e];
 }
 
-template <int WB, int WO> DEV void tile_copy(float to[WB][WO][4], const float from[WB][WO][4]) {
-#pragma unroll
-    for (int n = 0; n < WB; n++)
-#pragma unroll
-        for (int i = 0; i < WO; i++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) to[n][i][e] = from[n][i][e];
-}
-
 /* Where a thread's sums of the first half wait: its float4s are COMPUTE_THREADS apart. */
 DEV float4 *tile_waiting(void) {
     const struct cuda_args *a = &SHARED->args;

@@ -59,43 +59,153 @@ DEV void narrow_slot(const struct warp_context *c, struct ring_use *r, float sum
     }
 }
 
+/* Makes a partial sum of a tile, of so many k-tiles. */
+template <int WB, int WO, int DOWN>
+DEV void partial_multiply(const struct warp_context *c, struct ring_use *r, uint32_t k_tiles,
+                          float sum[WB][WO][4]) {
+    constexpr struct ring_shape s = ring_shape_of(WB * DOWN, WO * 8 * (WARPS / DOWN));
+    uint32_t n_slots = k_tiles * (CUDA_PAGE_K / 16 / s.w_steps);
+    tile_fill<WB, WO>(sum, 0);
+#pragma unroll 1
+    for (; n_slots > 0; n_slots--) narrow_slot<WB, WO, DOWN>(c, r, sum);
+}
+
+/* The tile that is multiplied next: its task, sums_of, its first token row and the end of its
+ * rows. */
+struct narrow_tile {
+    const struct cuda_task *task;
+    uint32_t sums, row, end;
+};
+DEV struct narrow_tile narrow_tile_of(const struct warp_context *c) {
+    const struct cuda_task *task = &SHARED->task[SHARED->go[c->message % GO_DEPTH]];
+    return {task, SHARED->packed[c->warp].sums, SHARED->packed[c->warp].row,
+            min(task->row1, linear_rows(task))};
+}
+
 /* Multiplies a tile, one partial sum after the other, and parks its sums or stores them as results.
  * first: it is the task's first tile, so this function waits for the task's event, after all work
  * that does not need it. If the launch ends instead, packed[].row becomes NO_ROW. */
 CODE_OF((int WB, int WO, int DOWN), void, narrow_multiply, bool first) {
-    constexpr uint32_t per_k_tile =
-        CUDA_PAGE_K / 16 / ring_shape_of(WB * DOWN, WO * 8 * (WARPS / DOWN)).w_steps;
     struct warp_context c = context_load();
-    const struct cuda_task *task = &SHARED->task[SHARED->go[c.message % GO_DEPTH]];
-    const uint32_t sums = SHARED->packed[c.warp].sums, first_sum = sums_first(sums);
-    const uint32_t row = SHARED->packed[c.warp].row, end = min(task->row1, linear_rows(task));
+    const struct narrow_tile t = narrow_tile_of(&c);
     struct ring_use r = ring_load(&c);
     float total[WB][WO][4], sum[WB][WO][4];
     tile_fill<WB, WO>(total, TILE_NOTHING);
-    if (first && !packed_wait(&c, task)) {
+    if (first && !packed_wait(&c, t.task)) {
         SHARED->packed[c.warp].row = NO_ROW;
         return;
     }
-    const float squares = tile_norms_ask(&c, task, row, end);
+    const float squares = tile_norms_ask(&c, t.task, t.row, t.end);
 #pragma unroll 1
-    for (uint32_t partial = first_sum; partial < sums_end(sums); partial++) {
-        tile_fill<WB, WO>(sum, 0);
-        uint32_t n_slots = sums_length(sums_k_tiles(sums), partial) * per_k_tile;
-#pragma unroll 1
-        for (; n_slots > 0; n_slots--) narrow_slot<WB, WO, DOWN>(&c, &r, sum);
-        if (WB * DOWN == MOST_BLOCKS) /* LINEAR_SPLITK, whose tiles have one sum */
-            tile_copy<WB, WO>(total, sum);
-        else
-            tile_add_partial<WB, WO>(partial + 1, sums_half(sums), total, sum);
+    for (uint32_t partial = sums_first(t.sums); partial < sums_end(t.sums); partial++) {
+        partial_multiply<WB, WO, DOWN>(&c, &r, sums_length(sums_k_tiles(t.sums), partial), sum);
+        tile_add_partial<WB, WO>(partial + 1, sums_half(t.sums), total, sum);
     }
-    if (WB * DOWN != MOST_BLOCKS) tile_add_half<WB, WO>(sums_half(sums), total, sum);
+    tile_add_half<WB, WO>(sums_half(t.sums), total, sum);
     ring_store(&c, &r);
-    if (task->kind == OP_LINEAR_SPLITK) {
-        parts_store<WB, WO, DOWN>(&c, task, row, end, total);
+    if (t.task->kind == OP_LINEAR_SPLITK) {
+        parts_store<WB, WO, DOWN>(&c, t.task, t.row, t.end, total);
         return;
     }
     tile_park<WB, WO, DOWN>(&c, total);
-    tile_norms_put(&c, task, row, end, squares);
+    tile_norms_put(&c, t.task, t.row, t.end, squares);
+}
+
+/* The same for a tile of LINEAR_SPLITK that has the most row blocks: its only partial sum is its
+ * result. */
+CODE_OF((int WO), void, part_multiply, bool first) {
+    enum { DOWN = 4, WB = MOST_BLOCKS / DOWN };
+    struct warp_context c = context_load();
+    const struct narrow_tile t = narrow_tile_of(&c);
+    struct ring_use r = ring_load(&c);
+    float sum[WB][WO][4];
+    if (first && !packed_wait(&c, t.task)) {
+        SHARED->packed[c.warp].row = NO_ROW;
+        return;
+    }
+    partial_multiply<WB, WO, DOWN>(&c, &r, sums_length(sums_k_tiles(t.sums), sums_first(t.sums)),
+                                   sum);
+    ring_store(&c, &r);
+    parts_store<WB, WO, DOWN>(&c, t.task, t.row, t.end, sum);
+}
+
+/* ---- tiles of PACK_WIDE tokens ----
+ *
+ * Four warps multiply half of the tokens with all of the tile's weight rows, 64 at a time, by
+ * wgmma. A warp's registers hold one partial sum. So the total is parked from the first partial sum
+ * on. */
+
+enum {
+    WIDE_BLOCKS = 12,
+    WIDE_UNITS = WIDE_BLOCKS / 4,
+    WIDE_EIGHTS = PACK_WIDE / 16, /* columns of eight tokens of a warp */
+};
+
+/* Multiplies a slot of weights with the slot of activations that belongs to it. */
+DEV void wide_slot(const struct warp_context *c, struct ring_use *r,
+                   float (&sum)[WIDE_UNITS][WIDE_EIGHTS][4], bool add) {
+    constexpr struct ring_shape s = ring_shape_of(WIDE_BLOCKS, PACK_WIDE);
+    constexpr uint32_t unit = 4 * s.w_steps * 32;
+    static_assert(s.w_steps == PIECE_STEPS, "a slot of each");
+    const uint4 *w = (const uint4 *)(shared_memory + s.w_at + r->w_slot * s.w_bytes) +
+                     c->warp % 4 * (s.w_steps * 32) + c->lane;
+    const uint32_t half = c->warp / 4 * (WIDE_EIGHTS * PACKED_PIECE);
+    const uint64_t x =
+        wgmma_matrix(shared_memory, s.x_at + r->x_slot * s.x_bytes + half, 128, PACKED_PIECE);
+    ring_wait(r, r->w_slot);
+    ring_wait(r, MAX_W_SLOTS + r->x_slot);
+#pragma unroll
+    for (int i = 0; i < s.w_steps; i++) {
+        uint4 a[WIDE_UNITS];
+#pragma unroll
+        for (int u = 0; u < WIDE_UNITS; u++) a[u] = w[u * unit + i * 32];
+        wgmma_fence();
+#pragma unroll
+        for (int u = 0; u < WIDE_UNITS; u++)
+            wgmma_64x48x16<WEIGHT_E>(sum[u], a[u], wgmma_further(x, 256 * i), add || i > 0);
+        wgmma_commit();
+        wgmma_wait<0>();
+    }
+#pragma unroll
+    for (int u = 0; u < WIDE_UNITS; u++) wgmma_settle(sum[u]);
+    ring_use_x(r, &s);
+    ring_use_w(r, &s);
+    ring_give(c, r);
+}
+
+/* Parks a warp's partial sum, or adds it to the parked total. */
+DEV void wide_park(const struct warp_context *c, const float (&sum)[WIDE_UNITS][WIDE_EIGHTS][4],
+                   bool add) {
+    constexpr uint32_t pitch = tile_pitch(WIDE_BLOCKS);
+    const uint32_t token = c->warp / 4 * (8 * WIDE_EIGHTS) + c->lane % 4 * 2;
+    float *to = (float *)shared_memory + token * pitch + c->warp % 4 * CUDA_PAGE_ROWS + c->lane / 4;
+#pragma unroll
+    for (int u = 0; u < WIDE_UNITS; u++)
+#pragma unroll
+        for (int i = 0; i < WIDE_EIGHTS; i++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                float *at = to + (8 * i + e % 2) * pitch + u * (4 * CUDA_PAGE_ROWS) + e / 2 * 8;
+                *at = (add ? *at : TILE_NOTHING) + sum[u][i][e];
+            }
+}
+
+/* Multiplies a tile, one partial sum after the other. Inlined into the kernel, as tile_multiply. */
+DEV void wide_multiply(void) {
+    const struct warp_context here = context_of(&SHARED->args, thread_here(), 0, 0), *c = &here;
+    const uint32_t sums = __shfl_sync(~0u, SHARED->packed[c->warp].sums, 0);
+    struct ring_use r = ring_load(c);
+#pragma unroll 1
+    for (uint32_t partial = sums_first(sums); partial < sums_end(sums); partial++) {
+        float sum[WIDE_UNITS][WIDE_EIGHTS][4];
+        tile_fill<WIDE_UNITS, WIDE_EIGHTS>(sum, 0); /* the compiler wants values */
+        bool add = false;
+        uint32_t n_slots = sums_length(sums_k_tiles(sums), partial) * X_PARTS;
+#pragma unroll 1
+        for (; n_slots > 0; n_slots--, add = true) wide_slot(c, &r, sum, add);
+        wide_park(c, sum, partial > 0);
+    }
+    ring_store(c, &r);
 }
 
 /* Takes the lease: from here on its activations may be requested, and its weights, if they were not
@@ -126,7 +236,7 @@ DEV uint32_t packed_enter(const struct warp_context *c, const struct cuda_task *
         SHARED->packed[c->warp].sums = sums_of(task, &t);
     }
     const uint32_t end = min(task->row1, linear_rows(task));
-    if (task->tile == PACK_TILE) { /* narrower tiles request them later */
+    if (tile_by_wgmma(task)) { /* narrower tiles request them later */
         const float squares = tile_norms_ask(c, task, row, end);
         tile_norms_put(c, task, row, end, squares);
     }
@@ -177,7 +287,7 @@ DEV uint32_t grouped_results(const struct warp_context *c, const struct cuda_tas
  * function or packed_multiply waits for the event, as late as possible. stop: the launch ends. */
 DEV uint32_t packed_first(struct warp_context *c, const struct cuda_task *task, bool *stop) {
     const bool none = task->row0 >= linear_rows(task);
-    if (none || task->tile == PACK_TILE) *stop = !packed_wait(c, task);
+    if (none || tile_by_wgmma(task)) *stop = !packed_wait(c, task);
     if (none || *stop) return 0;
     const struct ring_use r = {0, 0, SHARED->packed_phase, 0};
     ring_store(c, &r);
@@ -237,12 +347,14 @@ DEV void packed_multiply(uint32_t tile) {
         return;
     }
     switch (tile) {
-    case 16 | 64 << 8: narrow_multiply<4, 4, 4>(first); break;
+    case 12 | 96 << 8: wide_multiply(); break;
+    case 16 | 96 << 8: part_multiply<6>(first); break;
+    case 16 | 64 << 8: part_multiply<4>(first); break;
     case 12 | 64 << 8: narrow_multiply<3, 4, 4>(first); break;
     case 8 | 64 << 8: narrow_multiply<2, 4, 4>(first); break;
     case 4 | 64 << 8: narrow_multiply<1, 4, 4>(first); break;
     case 2 | 64 << 8: narrow_multiply<1, 2, 2>(first); break;
-    case 16 | 32 << 8: narrow_multiply<4, 2, 4>(first); break;
+    case 16 | 32 << 8: part_multiply<2>(first); break;
     case 12 | 32 << 8: narrow_multiply<3, 2, 4>(first); break;
     default: narrow_multiply<1, 2, 4>(first); break; /* 4 and 32: cuda_form.c has no others */
     }

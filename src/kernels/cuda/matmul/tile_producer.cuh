@@ -47,8 +47,8 @@ DEV struct ask_task ask_task_of(const struct cuda_task *task) {
 #if GROUPED_TILES
     if (tile_is_grouped(task)) t.walk = grouped_walk_of(task);
 #endif
-    t.once = task->eights * PACK_ROWS <= PACK_NARROW &&
-             ceil_div(task->row1 - task->row0, PACK_ROWS) == task->eights;
+    t.once =
+        task->tile != PACK_TILE && ceil_div(task->row1 - task->row0, PACK_ROWS) == task->eights;
     return t;
 }
 
@@ -201,30 +201,36 @@ DEV uint64_t *ask_begin(struct ask_task *t, uint32_t i, uint32_t bytes) {
     return full;
 }
 
-/* Requests a slot of weights: a copy for each of n row blocks. */
-DEV void ask_blocks(const struct ask_stream *s, char *to, uint32_t n, bool once, uint64_t *full) {
-    const uint32_t each = s->next;
+/* Row blocks of a slot of weights that are not requested yet. */
+struct ask_blocks {
+    const char *from;
+    char *to;
+    uint32_t n;
+};
+
+/* Requests N row blocks, a copy each. A copy's operands are found while the copies before it are
+ * issued, because there are no branches between them: eight copies take some 60 cycles by their
+ * instructions, and took 130 each with a branch at each. */
+template <int N, bool ONCE>
+DEV void ask_some(const struct ask_stream *s, struct ask_blocks *b, uint64_t *full) {
 #pragma unroll
-    for (uint32_t i = 0; i < MOST_BLOCKS; i++)
-        if (i < n) {
-            const char *from = s->from + (uint64_t)i * s->block_next;
-            if (once)
-                copies_one_evict_first(to + i * each, from, each, full);
-            else
-                copies_one(to + i * each, from, each, full);
-        }
+    for (uint32_t i = 0; i < N; i++, b->from += s->block_next, b->to += s->next)
+        if (ONCE)
+            copies_one_evict_first(b->to, b->from, s->next, full);
+        else
+            copies_one(b->to, b->from, s->next, full);
+    b->n -= N;
 }
 
-/* The same for a whole tile of 128 tokens, which needs a slot every 1,024 cycles. Without branches
- * between copies, the operands of a copy are found while the copies before it are issued: the eight
- * take some 60 cycles by their instructions, where ask_blocks takes 130 for each. Narrower tiles,
- * which are bound by memory, lost 0.5 % with this function. */
-DEV void ask_eight(const struct ask_stream *s, char *to, uint64_t *full) {
-    constexpr uint32_t each = WGMMA_RING.w_bytes / 8;
-    const char *from = s->from;
-#pragma unroll
-    for (uint32_t i = 0; i < 8; i++, from += s->block_next)
-        copies_one(to + i * each, from, each, full);
+/* Requests a slot of weights: n row blocks. */
+template <bool ONCE>
+DEV void ask_slot(const struct ask_stream *s, char *to, uint32_t n, uint64_t *full) {
+    struct ask_blocks b = {s->from, to, n};
+#pragma unroll 1
+    while (b.n >= 8) ask_some<8, ONCE>(s, &b, full);
+    if (b.n >= 4) ask_some<4, ONCE>(s, &b, full);
+    if (b.n >= 2) ask_some<2, ONCE>(s, &b, full);
+    if (b.n >= 1) ask_some<1, ONCE>(s, &b, full);
 }
 
 DEV bool ask_weights(struct ask_task *t, struct ask_stream *s) {
@@ -232,10 +238,10 @@ DEV bool ask_weights(struct ask_task *t, struct ask_stream *s) {
     char *to = shared_memory + ring_w_at(&t->shape, s->slot);
     uint64_t *full = ask_begin(t, s->slot, n * s->next);
     if (full == nullptr) return false;
-    if (t->shape.tokens == PACK_TILE && n == 8)
-        ask_eight(s, to, full);
+    if (t->once)
+        ask_slot<true>(s, to, n, full);
     else
-        ask_blocks(s, to, n, t->once, full);
+        ask_slot<false>(s, to, n, full);
     copies_end(full);
     stream_step(t, s, t->shape.w_slots);
     return true;

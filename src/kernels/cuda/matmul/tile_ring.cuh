@@ -53,14 +53,25 @@ DEV constexpr uint32_t tile_pitch(uint32_t blocks) {
     return blocks * CUDA_PAGE_ROWS + (HAS_WGMMA ? 4 : 0);
 }
 
+/* Whether a task's tiles are multiplied by wgmma, in the kernel itself. */
+DEV bool tile_by_wgmma(const struct cuda_task *task) {
+    return task->tile > PACK_NARROW && task->group < MOST_BLOCKS;
+}
+
 /* Whether tiles of `tokens` tokens park their sums in slots. */
 DEV constexpr bool ring_parks(uint32_t tokens) {
-    return tokens > PACK_NARROW;
+    return tokens == PACK_TILE;
+}
+
+/* Whether a tile of so many row blocks has one partial sum: it is of LINEAR_SPLITK, which parks
+ * nothing. */
+DEV constexpr bool tile_has_one_sum(uint32_t blocks) {
+    return blocks == MOST_BLOCKS;
 }
 
 DEV constexpr struct ring_shape ring_shape_of(uint32_t blocks, uint32_t tokens) {
     struct ring_shape s = {};
-    const uint32_t parked = tile_pitch(blocks) * tokens * 4;
+    const uint32_t parked = tile_has_one_sum(blocks) ? 0 : tile_pitch(blocks) * tokens * 4;
     s.blocks = blocks;
     s.tokens = tokens;
     s.w_steps = blocks > 8 ? 4 : blocks > 4 ? 8 : 16;
@@ -103,9 +114,12 @@ template <int TOKENS> DEV struct ring_shape ring_shape_by(uint32_t group) {
     }
 }
 DEV struct ring_shape ring_shape_for(const struct cuda_task *task) {
-    if (task->tile == PACK_TILE) return ring_shape_of(8, PACK_TILE);
-    return task->tile == PACK_NARROW ? ring_shape_by<PACK_NARROW>(task->group)
-                                     : ring_shape_by<PACK_NARROW / 2>(task->group);
+    switch (task->tile) {
+    case PACK_TILE: return ring_shape_of(8, PACK_TILE);
+    case PACK_WIDE: return ring_shape_of(task->group == 16 ? 16 : 12, PACK_WIDE);
+    case PACK_NARROW: return ring_shape_by<PACK_NARROW>(task->group);
+    default: return ring_shape_by<PACK_NARROW / 2>(task->group);
+    }
 }
 
 /* One thread calls it: weights of the next lease may be requested from now on. */

@@ -74,6 +74,22 @@ template <int E> DEV void wgmma_64x128x16(float (&d)[16][4], uint4 a, uint64_t b
         WGMMA_128("f16.f16");
 }
 
+#define WGMMA_48(TYPES)                                                                            \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %29, 0;\n"                                      \
+                 "wgmma.mma_async.sync.aligned.m64n48k16.f32." TYPES " "                           \
+                 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,"             \
+                 "%19,%20,%21,%22,%23}, {%24,%25,%26,%27}, %28, p, 1, 1, 0;\n}"                    \
+                 : D4(0), D4(1), D4(2), D4(3), D4(4), D4(5)                                        \
+                 : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "r"((int)add))
+
+/* d[64 x 48] = a[64 x 16] b[16 x 48], plus d if `add`. */
+template <int E> DEV void wgmma_64x48x16(float (&d)[6][4], uint4 a, uint64_t b, bool add) {
+    if (E == E_BF16)
+        WGMMA_48("bf16.bf16");
+    else
+        WGMMA_48("f16.f16");
+}
+
 #define WGMMA_128_SHARED(TYPES)                                                                    \
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"                                      \
                  "wgmma.mma_async.sync.aligned.m64n128k16.f32." TYPES " "                          \

@@ -44,6 +44,9 @@ DEV void wgmma_emulated(float *d, uint4 a, uint64_t b, uint32_t n_eights, bool f
 template <int E> DEV void wgmma_64x128x16(float (&d)[16][4], uint4 a, uint64_t b, bool add) {
     wgmma_emulated(&d[0][0], a, b, 16, E == E_F16, add, false);
 }
+template <int E> DEV void wgmma_64x48x16(float (&d)[6][4], uint4 a, uint64_t b, bool add) {
+    wgmma_emulated(&d[0][0], a, b, 6, E == E_F16, add, false);
+}
 /* A's rows of the lane's warp, read when the product is asked for. */
 template <int E>
 DEV void wgmma_64x128x16_shared(float (&d)[16][4], uint64_t a, uint64_t b, bool add) {
