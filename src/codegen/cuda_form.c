@@ -60,6 +60,7 @@ static bool has_head_tiles(const struct cuda_form_host *h) {
     return h->device.has.wgmma && has_heads(h) &&
            cuda_head_tiles(PROG(h->program, MODEL)->head_dim);
 }
+
 /* EXPERTS: the model has experts. ROUTER_ROW: and a row fits scratch. DOWN_ROW: and what a row's
  * experts make of it fits scratch. */
 static bool has_experts(const struct cuda_form_host *h) {
@@ -89,6 +90,7 @@ static bool when_always(const struct form_case *c, const struct cuda_task *t) {
 static bool when_whole(const struct form_case *c, const struct cuda_task *t) {
     return t->eights == CEIL_DIV(c->rows, (uint32_t)PACK_ROWS);
 }
+
 /* ALONE: the graph has one token row. */
 static bool when_alone(const struct form_case *c, const struct cuda_task *t) {
     (void)t;

@@ -375,7 +375,7 @@ static int plan_rows(struct diag *d, const struct plan_request *r, uint32_t n_ro
         const struct planner p = {r, n_rows, r->max_model_len, true};
         const struct plan_variant v = variant_of(&p, "every row is another request's");
         TRY(push(d, variants, n, &v));
-        if (n_rows % PACK_NARROW != 0 && n_rows < r->max_batched_tokens) return QN_OK;
+        if (n_rows > PACK_NARROW && n_rows < r->max_batched_tokens) return QN_OK;
     }
     for (uint32_t i = 0, before = 0; i < COUNT_OF(contexts); i++) {
         if (contexts[i].context <= before) continue;

@@ -418,6 +418,24 @@ static void bands_of_logit_rows(void **state) {
     model_free(model);
 }
 
+/* A number of rows may have a variant only for rows of different requests, if it takes all
+ * contexts. The last variant takes any rows. */
+static void last_variants_take_all(struct prog_header *p) {
+    struct prog_variant *v = (struct prog_variant *)PROG(p, VARIANT);
+    const uint64_t n = p->section[SECTION_VARIANT].count;
+    uint64_t only = 1;
+    while (only < n - 1 && (v[only].decode_only == 0 || v[only + 1].n_rows == v[only].n_rows))
+        only++;
+    assert_int_equal(v[only].n_rows, 96);
+    assert_int_equal(program_check(NULL, "", p, p->total_bytes), QN_OK);
+    v[only].context--;
+    assert_int_equal(program_check(NULL, "", p, p->total_bytes), QN_EFORMAT);
+    v[only].context++;
+    v[n - 1].decode_only = 1;
+    assert_int_equal(program_check(NULL, "", p, p->total_bytes), QN_EFORMAT);
+    v[n - 1].decode_only = 0;
+}
+
 /* Logits, work and the runtime's state of 1,024 requests of 32,000 positions take less than 1 GB
  * beside the weights and a KV cache of 50 GB, when the weights are there. */
 static void a_thousand_long_requests_take_little(void **state) {
@@ -448,6 +466,7 @@ static void a_thousand_long_requests_take_little(void **state) {
                   (double)plan.sample_bytes / 1e6, (double)plan.sums_bytes / 1e6,
                   (double)plan.upload_bytes / 1e6);
     assert_true(beside < 1000000000);
+    last_variants_take_all(p);
     cuda_plan_fini(&plan);
     free(p);
     model_free(model);

@@ -83,6 +83,23 @@ static void rows_that_stream(void **state) {
     assert_false(device_streams(17));
 }
 
+/* Rows of different requests have a variant of their own. Of 96 rows it is the only one, of 32 and
+ * 64 another takes any rows. */
+static void rows_of_different_requests(void **state) {
+    (void)state;
+    const struct device d = device_cuda(90, 132, 25);
+    const struct model_spec spec = spec_of(4096, 32, 8, 128);
+    struct plan_request r = request_of(&spec, &d);
+    struct plan_variant v[PLAN_MAX_VARIANTS];
+    uint32_t n, alone[129] = {0}, any[129] = {0};
+    r.n_slots = 96;
+    assert_int_equal(plan_variants(NULL, &r, v, &n), QN_OK);
+    for (uint32_t i = 0; i < n && v[i].n_rows <= 128; i++)
+        (v[i].decode_only ? alone : any)[v[i].n_rows]++;
+    assert_true(alone[32] == 1 && alone[64] == 1 && alone[96] == 1 && alone[128] == 0);
+    assert_true(any[32] > 0 && any[64] > 0 && any[96] == 0 && any[128] > 0);
+}
+
 /* Bands make up all grains, have no more tasks than are wanted, and no task is larger than in one
  * even cut. */
 static void cuts_of_products(void **state) {
@@ -129,9 +146,8 @@ static void what_is_not_asked_for_is_not_taken(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_cheapest_way_is_taken),
-        cmocka_unit_test(rows_that_stream),
-        cmocka_unit_test(cuts_of_products),
+        cmocka_unit_test(the_cheapest_way_is_taken),          cmocka_unit_test(rows_that_stream),
+        cmocka_unit_test(rows_of_different_requests),         cmocka_unit_test(cuts_of_products),
         cmocka_unit_test(what_is_not_asked_for_is_not_taken),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -110,6 +110,16 @@ DEV bool expert_run_pages(struct loader *l, const char *image, const struct expe
                               : expert_group_run_pages(l, image, run, pages);
 }
 
+/* A run of EXPERT_GATE_UP. A single row's pages are one stretch. */
+DEV bool expert_up_run_pages(struct loader *l, const struct loader_task *t,
+                             const struct expert_run *run, struct expert_count *pages) {
+    constexpr uint32_t k_tiles = cuda_k_tiles(QN_HIDDEN);
+    if (!expert_is_row(t->rows)) return expert_run_pages(l, t->image, run, pages);
+    const char *from =
+        expert_page(t->image, run->entry.expert, EXPERT_UP_BLOCKS, run->block0, k_tiles);
+    return loader_issue(l, from, (run->block1 - run->block0) * k_tiles);
+}
+
 /* EXPERT_GATE_UP: a slice of the list. */
 DEV bool expert_up_pages(struct loader *l, const struct loader_task *t, uint32_t word) {
     constexpr uint32_t k_tiles = cuda_k_tiles(QN_HIDDEN);
@@ -118,14 +128,8 @@ DEV bool expert_up_pages(struct loader *l, const struct loader_task *t, uint32_t
         expert_slice_of(list, t->unit0, loader_word(word, TASK_WORD(unit1)), l->lane);
     struct expert_count pages = expert_count_of((s.last - s.first) * k_tiles);
     struct expert_run run;
-    while (expert_slice_next(&s, l->lane, &run)) {
-        const char *from =
-            expert_page(t->image, run.entry.expert, EXPERT_UP_BLOCKS, run.block0, k_tiles);
-        const bool well = expert_is_row(t->rows)
-                              ? loader_issue(l, from, (run.block1 - run.block0) * k_tiles)
-                              : expert_run_pages(l, t->image, &run, &pages);
-        if (!well) return false;
-    }
+    while (expert_slice_next(&s, l->lane, &run))
+        if (!expert_up_run_pages(l, t, &run, &pages)) return false;
     return true;
 }
 
@@ -182,8 +186,9 @@ enum {
     EXPERT_CHOOSES = HAS_BULK_COPIES && EXPERT_IN_ORDER && EXPERT_CHOICE_ROWS > 0,
 };
 
-/* Chooses the rows' experts: lane i gets number i of those that some row has, by ascending id. If
- * the launch ends first, any experts. rows: of the graph. False: the loader must leave. */
+/* The loader chooses the rows' experts: lane i gets number i of those that some row has, by
+ * ascending id. If the launch ends first, these are any experts. rows: of the graph. False: the
+ * loader must leave. */
 DEV bool expert_choose(struct loader *l, const float *logits, uint32_t rows) {
     const uint32_t n_rows = loader_read(&SHARED->batch.rows.n_rows);
     const uint32_t flag = expert_is_row(rows) ? l->published : 0;
@@ -224,12 +229,7 @@ DEV bool expert_chosen_up_pages(struct loader *l, const struct loader_task *t, u
     struct expert_count pages = expert_count_of((last - first) * k_tiles);
     while (expert_even_next(&first, last, &run, &entry)) {
         run.entry = {__shfl_sync(~0u, l->chosen, entry), 0, 1};
-        const char *page =
-            expert_page(t->image, run.entry.expert, EXPERT_UP_BLOCKS, run.block0, k_tiles);
-        const bool well = expert_is_row(t->rows)
-                              ? loader_issue(l, page, (run.block1 - run.block0) * k_tiles)
-                              : expert_run_pages(l, t->image, &run, &pages);
-        if (!well) return false;
+        if (!expert_up_run_pages(l, t, &run, &pages)) return false;
     }
     return true;
 }

@@ -253,10 +253,10 @@ DEV void tile_add_half(uint32_t half, float total[WB][WO][4], float free[WB][WO]
     tile_add<WB, WO>(total, free, total);
 }
 
-/* Parks the complete sums. DOWN, parked: as in struct tile_at. */
+/* Parks sums. DOWN, parked: as in struct tile_at. add: adds them to those that are parked. */
 template <int WB, int WO, int DOWN>
-DEV void tile_park(const struct warp_context *c, const float total[WB][WO][4],
-                   uint32_t parked = 0) {
+DEV void tile_park(const struct warp_context *c, const float sums[WB][WO][4], uint32_t parked = 0,
+                   bool add = false) {
     constexpr uint32_t pitch = tile_pitch(WB * DOWN);
     const uint32_t token = c->warp / DOWN * (8 * WO) + c->lane % 4 * 2;
     const uint32_t column = c->warp % DOWN * (WB * CUDA_PAGE_ROWS) + c->lane / 4;
@@ -265,15 +265,17 @@ DEV void tile_park(const struct warp_context *c, const float total[WB][WO][4],
     for (int n = 0; n < WB; n++)
 #pragma unroll
         for (int i = 0; i < WO; i++) {
-            const float *v = total[n][i];
+            const float *v = sums[n][i];
             if (!HAS_WGMMA) {
                 ((float4 *)shared_memory)[(n * WO + i) * COMPUTE_THREADS + c->thread] =
                     make_float4(v[0], v[1], v[2], v[3]);
                 continue;
             }
 #pragma unroll
-            for (int e = 0; e < 4; e++)
-                to[(8 * i + e % 2) * pitch + n * CUDA_PAGE_ROWS + e / 2 * 8] = v[e];
+            for (int e = 0; e < 4; e++) {
+                float *at = to + (8 * i + e % 2) * pitch + n * CUDA_PAGE_ROWS + e / 2 * 8;
+                *at = add ? *at + v[e] : v[e];
+            }
         }
 }
 

@@ -131,63 +131,46 @@ CODE_OF((int WO), void, part_multiply, bool first) {
 
 /* ---- tiles of PACK_WIDE tokens ----
  *
- * Four warps multiply half of the tokens with all of the tile's weight rows, 64 at a time, by
- * wgmma. A warp's registers hold one partial sum. So the total is parked from the first partial sum
- * on. */
+ * Four warps multiply half of the tokens with all of the tile's weight rows, by wgmma. A warp has a
+ * row block of each product, and its row blocks follow each other (tile_share_of). Its registers
+ * hold one partial sum. So the total is parked from the first partial sum on. */
 
 enum {
-    WIDE_BLOCKS = 12,
-    WIDE_UNITS = WIDE_BLOCKS / 4,
-    WIDE_EIGHTS = PACK_WIDE / 16, /* columns of eight tokens of a warp */
+    WIDE_WB = 3, /* row blocks of a warp */
+    WIDE_BLOCKS = 4 * WIDE_WB,
+    WIDE_WO = PACK_WIDE / 16, /* columns of eight tokens of a warp */
 };
 
 /* Multiplies a slot of weights with the slot of activations that belongs to it. */
 DEV void wide_slot(const struct warp_context *c, struct ring_use *r,
-                   float (&sum)[WIDE_UNITS][WIDE_EIGHTS][4], bool add) {
+                   float (&sum)[WIDE_WB][WIDE_WO][4], bool add) {
     constexpr struct ring_shape s = ring_shape_of(WIDE_BLOCKS, PACK_WIDE);
-    constexpr uint32_t unit = 4 * s.w_steps * 32;
+    constexpr uint32_t block = s.w_steps * 32; /* uint4s from a row block to the next */
     static_assert(s.w_steps == PIECE_STEPS, "a slot of each");
     const uint4 *w = (const uint4 *)(shared_memory + s.w_at + r->w_slot * s.w_bytes) +
-                     c->warp % 4 * (s.w_steps * 32) + c->lane;
-    const uint32_t half = c->warp / 4 * (WIDE_EIGHTS * PACKED_PIECE);
+                     c->warp % 4 * (WIDE_WB * block) + c->lane;
+    const uint32_t half = c->warp / 4 * (WIDE_WO * PACKED_PIECE);
     const uint64_t x =
         wgmma_matrix(shared_memory, s.x_at + r->x_slot * s.x_bytes + half, 128, PACKED_PIECE);
     ring_wait(r, r->w_slot);
     ring_wait(r, MAX_W_SLOTS + r->x_slot);
 #pragma unroll
     for (int i = 0; i < s.w_steps; i++) {
-        uint4 a[WIDE_UNITS];
+        uint4 a[WIDE_WB];
 #pragma unroll
-        for (int u = 0; u < WIDE_UNITS; u++) a[u] = w[u * unit + i * 32];
+        for (int n = 0; n < WIDE_WB; n++) a[n] = w[n * block + i * 32];
         wgmma_fence();
 #pragma unroll
-        for (int u = 0; u < WIDE_UNITS; u++)
-            wgmma_64x48x16<WEIGHT_E>(sum[u], a[u], wgmma_further(x, 256 * i), add || i > 0);
+        for (int n = 0; n < WIDE_WB; n++)
+            wgmma_64x48x16<WEIGHT_E>(sum[n], a[n], wgmma_further(x, 256 * i), add || i > 0);
         wgmma_commit();
         wgmma_wait<0>();
     }
 #pragma unroll
-    for (int u = 0; u < WIDE_UNITS; u++) wgmma_settle(sum[u]);
+    for (int n = 0; n < WIDE_WB; n++) wgmma_settle(sum[n]);
     ring_use_x(r, &s);
     ring_use_w(r, &s);
     ring_give(c, r);
-}
-
-/* Parks a warp's partial sum, or adds it to the parked total. */
-DEV void wide_park(const struct warp_context *c, const float (&sum)[WIDE_UNITS][WIDE_EIGHTS][4],
-                   bool add) {
-    constexpr uint32_t pitch = tile_pitch(WIDE_BLOCKS);
-    const uint32_t token = c->warp / 4 * (8 * WIDE_EIGHTS) + c->lane % 4 * 2;
-    float *to = (float *)shared_memory + token * pitch + c->warp % 4 * CUDA_PAGE_ROWS + c->lane / 4;
-#pragma unroll
-    for (int u = 0; u < WIDE_UNITS; u++)
-#pragma unroll
-        for (int i = 0; i < WIDE_EIGHTS; i++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                float *at = to + (8 * i + e % 2) * pitch + u * (4 * CUDA_PAGE_ROWS) + e / 2 * 8;
-                *at = (add ? *at : TILE_NOTHING) + sum[u][i][e];
-            }
 }
 
 /* Multiplies a tile, one partial sum after the other. Inlined into the kernel, as tile_multiply. */
@@ -197,13 +180,13 @@ DEV void wide_multiply(void) {
     struct ring_use r = ring_load(c);
 #pragma unroll 1
     for (uint32_t partial = sums_first(sums); partial < sums_end(sums); partial++) {
-        float sum[WIDE_UNITS][WIDE_EIGHTS][4];
-        tile_fill<WIDE_UNITS, WIDE_EIGHTS>(sum, 0); /* the compiler wants values */
+        float sum[WIDE_WB][WIDE_WO][4];
+        tile_fill<WIDE_WB, WIDE_WO>(sum, 0); /* the compiler wants values */
         bool add = false;
         uint32_t n_slots = sums_length(sums_k_tiles(sums), partial) * X_PARTS;
 #pragma unroll 1
         for (; n_slots > 0; n_slots--, add = true) wide_slot(c, &r, sum, add);
-        wide_park(c, sum, partial > 0);
+        tile_park<WIDE_WB, WIDE_WO, 4>(c, sum, 0, partial > 0);
     }
     ring_store(c, &r);
 }
