@@ -793,10 +793,10 @@ static void compare_long(const char *dir, bool dummy, uint32_t n, const struct r
     }
 }
 
-#define WINDOWED(window)                                                                           \
+#define WINDOWED(window, heads)                                                                    \
     "{\"architectures\": [\"MistralForCausalLM\"], \"model_type\": \"mistral\", "                  \
     "\"hidden_act\": \"silu\", \"hidden_size\": 96, \"intermediate_size\": 128, "                  \
-    "\"num_hidden_layers\": 1, \"num_attention_heads\": 12, \"num_key_value_heads\": 1, "          \
+    "\"num_hidden_layers\": 1, \"num_attention_heads\": " heads ", \"num_key_value_heads\": 1, "   \
     "\"head_dim\": 32, \"vocab_size\": 301, \"max_position_embeddings\": 4096, "                   \
     "\"sliding_window\": " window ", \"rms_norm_eps\": 1e-06, \"rope_theta\": 10000, "             \
     "\"torch_dtype\": \"bfloat16\", \"tie_word_embeddings\": false}"
@@ -821,9 +821,16 @@ static void test_long_context(void **state) {
     if (!is_brief()) compare_long(ANY, false, 300, others, 1);
     const struct rig_options two[] = {{.coarse = true, .n_workers = 2}};
     char dir[] = "/tmp/quern-window-XXXXXX";
-    write_model(dir, is_brief() ? WINDOWED("400") : WINDOWED("1000"));
+    write_model(dir, is_brief() ? WINDOWED("400", "12") : WINDOWED("1000", "12"));
     compare_long(dir, true, is_brief() ? 440 : 1100, two, COUNT_OF(two));
     drop_model(dir);
+    /* From 17 pieces on all warps merge a task's only head together, but a task's two heads apart.
+     */
+    const struct rig_options one[] = {{.n_workers = 1}};
+    char all[] = "/tmp/quern-window-XXXXXX";
+    write_model(all, WINDOWED("null", "2"));
+    compare_long(all, true, 2080, one, COUNT_OF(one));
+    drop_model(all);
 }
 
 /* What the loaders record can be: no more on its way than allowed, no more pages free than there

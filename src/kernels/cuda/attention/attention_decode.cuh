@@ -13,6 +13,10 @@
  *                      probabilities ─ barrier ─ 16 columns of the values per warp, shares in
  *                      order, in WHOLE also pieces in order ─ barrier ─ the pages are released
  *
+ * A batch has several pieces only where the ring holds the rest of the task's pieces, in WHOLE from
+ * the item's first one on. A batch releases its pages together, so otherwise a piece at a time is
+ * run, while the next ones arrive.
+ *
  * ONE: a task has at most one item, of one or two pieces, and each row is of another request, so
  * the iteration adds one position to its context. Otherwise an item may belong to a prompt's row.
  * It then also makes keys and values of the rows before it, since other tasks may have those rows.
@@ -411,8 +415,9 @@ DEV void decode_item(struct warp_context *c, const struct cuda_task *task,
     struct decode_columns<WARPS> y = {};
 #pragma unroll 1
     for (uint32_t at = 0, n; at < n_pieces; at += n) {
-        const bool last = n_pieces - at <= DECODE_BATCH;
         n = min(n_pieces - at, (uint32_t)DECODE_BATCH);
+        if (KIND == OP_ATTENTION_WHOLE && w->left > DECODE_BATCH) n = 1;
+        const bool last = at + n == n_pieces;
         if (DECODE_BATCH > 1 && n > 1)
             decode_batch<KIND, DECODE_BATCH>(c, task, w, &f, w->piece + at, n, &y,
                                              last ? hint : nullptr);

@@ -31,6 +31,7 @@ enum {
     TEAM_PLACES = SUB_HEADS + 2,
     TEAM_HEADS = (TEAM_PLACES + TEAM_WARPS - 1) / TEAM_WARPS, /* of a warp */
     TEAM_SHARES = WARPS / TEAM_WARPS,
+    TEAM_AT_ONCE = 2, /* shares whose values are multiplied side by side */
 };
 
 /* Whether teams can run: each needs the pages of an item, and scratch for its heads. */
@@ -74,6 +75,12 @@ DEV char *team_page(const struct warp_context *c, const struct team *f, uint32_t
     const uint32_t slot = page_slot(warp, count);
     barrier_wait_acquire_cta(&SHARED->page_full[slot], page_parity(count));
     return RING + slot * CUDA_PAGE_BYTES;
+}
+
+/* Shares from this position on are not seen, and need not be cleared. */
+DEV uint32_t team_end(const struct attention_item *w) {
+    constexpr uint32_t some = TEAM_AT_ONCE * SHARE_POSITIONS;
+    return (w->hi + some - 1) / some * some;
 }
 
 struct team_heads {
@@ -122,6 +129,8 @@ DEV void team_scores(const struct warp_context *c, const struct team *f,
         const uint32_t share = f->warp + i * TEAM_WARPS, first = SHARE_POSITIONS * share;
         char *page = team_page(c, f, share);
         struct held_keys x;
+        share_unseen(p[i]);
+        if (first >= team_end(w)) continue;
         decode_clear(c, w, page + SHARE_BYTES, first);
         x.there = false;
         decode_scores(c, &rows, page, first, &x, p[i]);
@@ -146,14 +155,18 @@ DEV void team_attend(const struct warp_context *c, const struct team *f,
         piece_put_probs(c, x, f->warp + i * TEAM_WARPS, y.max, p[i]);
     barrier_sync_team<TEAM_THREADS>(f->number);
 #pragma unroll
-    for (int s = 0; s < WARPS; s++) {
-        const uint4 weights = weights_of(x->probs[s][c->lane]);
+    for (int some = 0; some < WARPS; some += TEAM_AT_ONCE) {
+        if (some * SHARE_POSITIONS >= team_end(w)) break;
 #pragma unroll
-        for (int i = 0; i < pairs; i++)
-            share_outputs(
-                weights,
-                decode_value(c, s, f->number, decode_value_at(c, f->warp + TEAM_WARPS * i)),
-                y.out[i]);
+        for (int s = some; s < some + TEAM_AT_ONCE; s++) {
+            const uint4 weights = weights_of(x->probs[s][c->lane]);
+#pragma unroll
+            for (int i = 0; i < pairs; i++)
+                share_outputs(
+                    weights,
+                    decode_value(c, s, f->number, decode_value_at(c, f->warp + TEAM_WARPS * i)),
+                    y.out[i]);
+        }
     }
     decode_sums<TEAM_WARPS>(c, x, &y);
     decode_store<TEAM_WARPS>(c, task, w, f->warp, &y);

@@ -1,10 +1,11 @@
 /* attention_merge.cuh - MERGE, of ATTENTION_MERGE: merges the states of a row's pieces in order of
  * position into the output of a head.
  *
- * Short contexts: one warp per row, head and 64 columns. Long ones: all warps together, head after
- * head. The factors of a piece's state follow from the maxima alone, so they are computed for up to
- * 256 pieces at once. Then each warp adds the pieces in order for 16 columns and loads many pieces
- * ahead. Both ways do the same operations on the same numbers.
+ * Short contexts, or many heads: one warp per row, head and 64 columns, MERGE_SOME pieces at a
+ * time. Else all warps together, head after head. The factors of a piece's state follow from the
+ * maxima alone, so they are computed for up to 256 pieces at once. Then each warp adds the pieces
+ * in order for 16 columns and loads many pieces ahead. Both ways do the same operations on the same
+ * numbers.
  *
  * Bytes: (width of a value + 2) * 4 read per piece, from L2 where it fits.
  *
@@ -18,7 +19,8 @@
 #include "kernels/cuda/attention/attention.cuh"
 
 enum {
-    MERGE_LONG = 9, /* pieces; from here on a warp alone is slower */
+    MERGE_SOME = 8, /* pieces that a warp alone loads at once */
+    MERGE_HEAD = 3, /* a head by all warps takes as long as so many times MERGE_SOME by a warp */
     MERGE_SUMS = 2048,
     MERGE_MAX = 3072,
     MERGE_COLUMNS = 16, /* of a warp in long contexts: 16 lanes load even pieces, 16 odd ones */
@@ -65,44 +67,48 @@ DEV struct merge_item merge_item_of(const struct warp_context *c, const struct c
     return m;
 }
 
-/* Loads all pieces at once, and again until all have arrived. Then it sends the hint, if not NULL.
- * There is no branch on the way: the last piece stands for the missing ones, which change nothing.
- * FLAGGED: whether pieces carry flags. */
+/* Loads MERGE_SOME pieces at once, and again until all have arrived. With the last ones it sends
+ * the hint, if not NULL. There is no branch on the way: the last piece stands for the missing ones,
+ * which change nothing. FLAGGED: whether pieces carry flags. */
 template <bool FLAGGED>
 DEV void merge_pieces_short(const struct cuda_task *task, const struct merge_item *m,
                             uint32_t *hint) {
-    const int most = MERGE_LONG - 1;
+    const int some = MERGE_SOME;
     const uint32_t at = (PART_HEAD + min(m->column, QN_VALUE_DIM - 2u)) / 2;
     const struct operand part = {m->part.at, FLAGGED ? m->part.flag : 0};
-    uint4 state[most], value[most];
-    bool there;
-    do {
-#pragma unroll
-        for (uint32_t j = 0; j < most; j++) {
-            const struct operand from = operand_from(part, min(j, m->n - 1) * STATE_SIZE);
-            state[j] = operand_ask2(from, 0);
-            value[j] = operand_ask2(from, at);
-        }
-        there = true;
-#pragma unroll
-        for (int j = 0; j < most; j++)
-            there = there & operand_there2(part, state[j]) & operand_there2(part, value[j]);
-    } while (!there && !operand_given_up());
-    if (hint != nullptr) add_relaxed_gpu(hint, 1);
     float max = -INFINITY, sum = 0;
     float2 out = {};
+#pragma unroll 1
+    for (uint32_t first = 0; first < m->n; first += some) {
+        uint4 state[some], value[some];
+        bool there;
+        do {
 #pragma unroll
-    for (int j = 0; j < most; j++) {
-        const float2 of = operand_pair(part, state[j]); /* maximum and sum */
-        const float2 v = operand_pair(part, value[j]);
-        const struct merge f = merge_factors(max, max == -INFINITY ? 0 : 1, of.x);
-        const bool counts = j < m->n;
-        const float x = merge_value(&f, out.x, v.x), y = merge_value(&f, out.y, v.y),
-                    total = merge_value(&f, sum, of.y);
-        out.x = counts ? x : out.x;
-        out.y = counts ? y : out.y;
-        sum = counts ? total : sum;
-        max = f.max;
+            for (uint32_t j = 0; j < some; j++) {
+                const struct operand from =
+                    operand_from(part, min(first + j, m->n - 1) * STATE_SIZE);
+                state[j] = operand_ask2(from, 0);
+                value[j] = operand_ask2(from, at);
+            }
+            there = true;
+#pragma unroll
+            for (int j = 0; j < some; j++)
+                there = there & operand_there2(part, state[j]) & operand_there2(part, value[j]);
+        } while (!there && !operand_given_up());
+        if (hint != nullptr && first + some >= m->n) add_relaxed_gpu(hint, 1);
+#pragma unroll
+        for (int j = 0; j < some; j++) {
+            const float2 of = operand_pair(part, state[j]); /* maximum and sum */
+            const float2 v = operand_pair(part, value[j]);
+            const struct merge f = merge_factors(max, max == -INFINITY ? 0 : 1, of.x);
+            const bool counts = first + j < m->n;
+            const float x = merge_value(&f, out.x, v.x), y = merge_value(&f, out.y, v.y),
+                        total = merge_value(&f, sum, of.y);
+            out.x = counts ? x : out.x;
+            out.y = counts ? y : out.y;
+            sum = counts ? total : sum;
+            max = f.max;
+        }
     }
     const float by = reciprocal_fast(sum);
     if (m->column < QN_VALUE_DIM)
@@ -247,6 +253,13 @@ CODE(void, attention_merge_long, const struct cuda_args *args, const struct cuda
     }
 }
 
+/* Whether all warps merge a task's heads together: `most` pieces at most, n_items (merge_item_of).
+ */
+DEV bool merge_is_long(uint32_t most, uint32_t n_items) {
+    return most > MERGE_SOME && ceil_div(most, MERGE_SOME) * ceil_div(n_items, WARPS) >=
+                                    MERGE_HEAD * (n_items / COLUMN_GROUPS);
+}
+
 /* Waits for the event, unless the context is short and its pieces are polled (wait_data). False:
  * the launch ends. Everything but the pieces is found before. */
 DEV bool run_merge(struct warp_context *c, const struct cuda_task *task) {
@@ -259,9 +272,9 @@ DEV bool run_merge(struct warp_context *c, const struct cuda_task *task) {
         most = max(most, row_pieces(SHARED, task_window(task), row, &first));
     if (c->warp < n_items) mine = merge_item_of(c, task, heads, c->warp);
     uint32_t *hint = task_hint(c, task);
-    if (!(most < MERGE_LONG ? wait_data(c, task) : wait_ready(c))) return false;
+    if (!(most <= MERGE_SOME ? wait_data(c, task) : wait_ready(c))) return false;
     if (c->thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
-    if (most >= MERGE_LONG) {
+    if (merge_is_long(most, n_items)) {
         attention_merge_long(c->args, task);
         n_items = 0;
     }

@@ -710,7 +710,7 @@ DEV uint32_t merged_most(const struct warp_context *c, const struct latent_tile 
 DEV void merged_make(const struct warp_context *c, const struct cuda_task *task,
                      const struct latent_tile *t, uint32_t first, uint32_t last, uint32_t most) {
     const bool row = t->n == 1;
-    if (MERGED_LONG_FITS && most >= MERGE_LONG && (task->flags & CUDA_IN_FLAGGED) == 0)
+    if (MERGED_LONG_FITS && most > MERGE_SOME && (task->flags & CUDA_IN_FLAGGED) == 0)
         merged_make_long(c, task, t, first, last);
     else if (most == 1 && row)
         merged_make_of<1, 1>(c, task, t, first, last, most);
