@@ -824,8 +824,7 @@ static void test_long_context(void **state) {
     write_model(dir, is_brief() ? WINDOWED("400", "12") : WINDOWED("1000", "12"));
     compare_long(dir, true, is_brief() ? 440 : 1100, two, COUNT_OF(two));
     drop_model(dir);
-    /* From 17 pieces on all warps merge a task's only head together, but a task's two heads apart.
-     */
+    /* From 17 pieces on all warps merge a task's only head together, but two heads apart. */
     const struct rig_options one[] = {{.n_workers = 1}};
     char all[] = "/tmp/quern-window-XXXXXX";
     write_model(all, WINDOWED("null", "2"));

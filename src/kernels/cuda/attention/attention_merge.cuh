@@ -253,8 +253,7 @@ CODE(void, attention_merge_long, const struct cuda_args *args, const struct cuda
     }
 }
 
-/* Whether all warps merge a task's heads together: `most` pieces at most, n_items (merge_item_of).
- */
+/* Whether all warps together merge a task's items (merge_item_of), each of up to `most` pieces. */
 DEV bool merge_is_long(uint32_t most, uint32_t n_items) {
     return most > MERGE_SOME && ceil_div(most, MERGE_SOME) * ceil_div(n_items, WARPS) >=
                                     MERGE_HEAD * (n_items / COLUMN_GROUPS);
