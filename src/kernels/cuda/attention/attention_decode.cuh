@@ -1,21 +1,17 @@
 /* attention_decode.cuh - DECODE: the attention of few token rows, ATTENTION_STEP and
  * ATTENTION_WHOLE, from the projections on.
  *
- * An item is a token row, a KV head and some of its pieces: all of them in WHOLE, one batch of them
- * in STEP. WHOLE stores the output of the head. STEP stores a part for each piece, which
- * ATTENTION_MERGE merges (attention_merge.cuh). DECODE is the longest stretch between two operators
- * of a layer: few blocks work and all others wait. So a task finds its work before the event.
+ * An item is a token row, a KV head and some of its pieces: all of them in WHOLE, one in STEP.
+ * WHOLE stores the output of the head. STEP stores the piece as parts, which ATTENTION_MERGE merges
+ * (attention_merge.cuh). DECODE is the longest stretch between two operators of a layer: few blocks
+ * work and all others wait. So a task finds its work before the event.
  *
  *   before the event   the task's first item, the warp's head: its norm and rotation, where its
  *                      elements lie. ONE: the first share's keys into registers
- *   after it           a head per warp ─ barrier ─ new keys and values into the pages, scores of
- *                      the warp's shares of up to DECODE_BATCH pieces ─ barrier ─ their
- *                      probabilities ─ barrier ─ 16 columns of the values per warp, shares in
- *                      order, in WHOLE also pieces in order ─ barrier ─ the pages are released
- *
- * A batch has several pieces only where the ring holds the rest of the task's pieces, in WHOLE from
- * the item's first one on. A batch releases its pages together, so otherwise a piece at a time is
- * run, while the next ones arrive.
+ *   after it           a head per warp ─ barrier ─ of each piece: new keys and values into the
+ *                      pages, scores of the warp's share ─ barrier ─ their probabilities ─ barrier
+ *                      ─ 16 columns of the values per warp, shares in order, merged with the
+ *                      pieces before ─ barrier ─ the pages are released
  *
  * ONE: a task has at most one item, of one or two pieces, and each row is of another request, so
  * the iteration adds one position to its context. Otherwise an item may belong to a prompt's row.
@@ -23,7 +19,7 @@
  *
  * Bytes: k and v of the pieces, 2 * positions * head_dim * 2, read once per item.
  *
- * Scratch:   0              struct piece_shares of each piece of a batch
+ * Scratch:   0              struct piece_shares, DECODE_MOST of them
  *            DECODE_HEADS   attention_heads.cuh
  */
 #ifndef QN_CUDA_ATTENTION_ATTENTION_DECODE_CUH
@@ -118,8 +114,24 @@ DEV uint32_t decode_value_at(const struct warp_context *c, uint32_t pair) {
     const uint32_t chunk = min(2 * pair + c->lane / 16, QN_HEAD_DIM / 8 - 1u), n = value_row(c);
     return (SHARE_PAGES == 1 ? SHARE_BYTES : 0) + kv_row_at(n) + kv_chunk_at(n, chunk);
 }
-DEV uint4 decode_value(const struct warp_context *c, uint32_t share, uint32_t n, uint32_t at) {
-    return load_matrices_turned(RING + share_page(c, share, n) + at);
+
+/* Where the columns of one of N warps, number `warp`, are in the first share of a piece. Its page
+ * is the n-th after the next one. */
+template <int N> struct decode_values { uint32_t first[decode_columns<N>::PAIRS_OF]; };
+template <int N>
+DEV struct decode_values<N> decode_values_of(const struct warp_context *c, uint32_t warp,
+                                             uint32_t n) {
+    struct decode_values<N> v;
+#pragma unroll
+    for (int i = 0; i < decode_columns<N>::PAIRS_OF; i++)
+        v.first[i] = share_pages(c, n) + decode_value_at(c, warp + N * i);
+    return v;
+}
+
+/* Pair number i of them in a share. */
+template <int N>
+DEV uint4 decode_value(const struct decode_values<N> *v, uint32_t share, int i) {
+    return load_matrices_turned(RING + share_at(v->first[i], share));
 }
 
 /* Completes the state of a piece but for its outputs: the sums, and the maxima, which y holds as
@@ -208,53 +220,20 @@ DEV void decode_release(struct warp_context *c, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) page_release(c);
 }
 
-/* ---- a batch of pieces ---- */
+/* ---- a piece ---- */
 
-/* Up to N pieces from position `first` on: n of them exist. The last one stands for the missing
- * ones, so that no branch separates work that can run side by side. */
-template <int N> struct decode_pieces_of {
-    uint32_t first, n;
-    struct decode_columns<WARPS> y[N];
-};
-
-/* The piece that stands for number i. */
-template <int N> DEV uint32_t batch_piece(const struct decode_pieces_of<N> *b, uint32_t i) {
-    return N == 1 ? 0 : min(i, b->n - 1);
-}
-
-/* Copies fresh keys and values from scratch into the warp's pages of the pieces; of wide heads only
- * keys. */
-template <int N>
-DEV void batch_complete(const struct warp_context *c, const struct attention_item *w,
-                        const struct fresh_heads *f, const struct decode_pieces_of<N> *b) {
-#pragma unroll 1
-    for (uint32_t i = 0; i < (N == 1 ? 1 : b->n); i++) {
-        char *page = RING + page_acquire_after(c, i) * CUDA_PAGE_BYTES;
-        const uint32_t first = b->first + i * ATTENTION_PIECE + SHARE_POSITIONS * share_of_warp(c);
-        decode_complete(c, w, f, page, first, false);
-        if (SHARE_PAGES > 1) continue;
+/* Waits for the warp's page of the piece that begins at position `first`, and copies fresh keys and
+ * values from scratch into it; of wide heads only keys. */
+DEV void piece_complete(const struct warp_context *c, const struct attention_item *w,
+                        const struct fresh_heads *f, uint32_t first) {
+    char *page = RING + page_acquire_after(c, 0) * CUDA_PAGE_BYTES;
+    first += SHARE_POSITIONS * share_of_warp(c);
+    decode_complete(c, w, f, page, first, false);
+    if (SHARE_PAGES == 1) {
         decode_complete(c, w, f, page + SHARE_BYTES, first, true);
         decode_clear(c, w, page + SHARE_BYTES, first);
     }
     __syncwarp();
-}
-
-/* Computes scores and publishes the rows' largest ones to all warps. x: the first piece's keys, if
- * already loaded. */
-template <int N>
-DEV void batch_scores(const struct warp_context *c, const struct attention_rows *rows,
-                      struct held_keys *x, const struct decode_pieces_of<N> *b, float p[N][2][4]) {
-    const uint32_t share = share_of_warp(c), mine = b->first + SHARE_POSITIONS * share;
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-        const uint32_t piece = batch_piece<N>(b, i);
-        const uint32_t slot = page_slot(c->warp, page_after(c->page, piece));
-        decode_scores(c, rows, RING + slot * CUDA_PAGE_BYTES, mine + piece * ATTENTION_PIECE, x,
-                      p[i]);
-        x->there = false;
-    }
-#pragma unroll
-    for (int i = 0; i < N; i++) piece_put_most(c, decode_shares(i), share, p[i]);
 }
 
 /* Wide heads have a page for keys and one for values. Releases the first, then waits for the second
@@ -268,46 +247,71 @@ DEV void wide_values(struct warp_context *c, const struct attention_item *w,
     decode_clear(c, w, page, first);
 }
 
-/* Runs all of the pieces, whose pages are complete. A single piece's values are loaded while its
- * probabilities are computed. */
-template <int N>
-DEV void batch_run(struct warp_context *c, const struct attention_item *w,
-                   const struct fresh_heads *f, const struct attention_rows *rows,
-                   struct held_keys *x, struct decode_pieces_of<N> *b) {
+/* Runs the piece that begins at position `first`, whose pages are complete. x: the keys of the
+ * warp's share, if already loaded; afterwards they are not. Values are loaded while probabilities
+ * are computed. */
+DEV struct decode_columns<WARPS> piece_run(struct warp_context *c, const struct attention_item *w,
+                                           const struct fresh_heads *f,
+                                           const struct attention_rows *rows, struct held_keys *x,
+                                           uint32_t first) {
     constexpr int pairs = decode_columns<WARPS>::PAIRS_OF;
-    float p[N][2][4];
+    const struct decode_values<WARPS> values = decode_values_of<WARPS>(c, c->warp, SHARE_PAGES - 1);
+    struct piece_shares *shares = decode_shares(0);
+    const uint32_t share = share_of_warp(c);
+    struct decode_columns<WARPS> y = {};
+    float p[2][4];
     uint4 v[pairs][WARPS];
-    uint32_t at[pairs];
-#pragma unroll
-    for (int i = 0; i < pairs; i++) at[i] = decode_value_at(c, c->warp + WARPS * i);
-    batch_scores<N>(c, rows, x, b, p);
-    if (SHARE_PAGES > 1) wide_values(c, w, f, b->first);
+    decode_scores(c, rows, RING + page_slot(c->warp, c->page) * CUDA_PAGE_BYTES,
+                  first + SHARE_POSITIONS * share, x, p);
+    x->there = false;
+    piece_put_most(c, shares, share, p);
+    if (SHARE_PAGES > 1) wide_values(c, w, f, first);
     sync_compute();
-    if (N == 1)
 #pragma unroll
-        for (int i = 0; i < pairs; i++)
+    for (int i = 0; i < pairs; i++)
 #pragma unroll
-            for (int s = 0; s < WARPS; s++) v[i][s] = decode_value(c, s, 0, at[i]);
+        for (int s = 0; s < WARPS; s++) v[i][s] = decode_value<WARPS>(&values, s, i);
+    piece_most(c, shares, y.max);
+    piece_put_probs(c, shares, share, y.max, p);
+    sync_compute();
 #pragma unroll
-    for (int i = 0; i < N; i++) {
-        b->y[i] = {};
-        piece_most(c, decode_shares(i), b->y[i].max);
-        piece_put_probs(c, decode_shares(i), share_of_warp(c), b->y[i].max, p[i]);
+    for (int s = 0; s < WARPS; s++) {
+        const uint4 weights = weights_of(shares->probs[s][c->lane]);
+#pragma unroll
+        for (int i = 0; i < pairs; i++) share_outputs(weights, v[i][s], y.out[i]);
     }
-    sync_compute();
-#pragma unroll
-    for (int s = 0; s < WARPS; s++)
-#pragma unroll
-        for (int i = 0; i < N; i++) {
-            const uint4 weights = weights_of(decode_shares(i)->probs[s][c->lane]);
-#pragma unroll
-            for (int k = 0; k < pairs; k++)
-                share_outputs(weights,
-                              N == 1 ? v[k][s] : decode_value(c, s, batch_piece<N>(b, i), at[k]),
-                              b->y[i].out[k]);
-        }
-#pragma unroll
-    for (int i = 0; i < N; i++) decode_sums<WARPS>(c, decode_shares(i), &b->y[i]);
+    decode_sums<WARPS>(c, shares, &y);
+    return y;
+}
+
+/* Runs an item's n pieces, one after the other, and keeps the pages of the last one. SINGLE: n
+ * is 1. COMPLETE: fresh keys and values are not in their pages yet. x: keys of the first share, if
+ * already loaded. hint: NULL unless it is the task's last item. */
+template <uint32_t KIND, bool SINGLE, bool COMPLETE>
+DEV void decode_run(struct warp_context *c, const struct cuda_task *task,
+                    const struct attention_item *w, const struct fresh_heads *f, uint32_t n,
+                    struct held_keys *x, uint32_t *hint) {
+    static_assert(SINGLE || KIND == OP_ATTENTION_WHOLE, "STEP's items are a piece");
+    struct decode_columns<WARPS> y = {};
+#pragma unroll 1
+    for (uint32_t i = 0; i < (SINGLE ? 1 : n); i++) {
+        const uint32_t first = (w->piece + i) * ATTENTION_PIECE;
+        struct attention_rows rows;
+        if (!SINGLE && i > 0) decode_release(c, 1);
+        if (COMPLETE) piece_complete(c, w, f, first);
+        item_queries(c, w, 0, item_step(w).n_heads, &rows);
+        const struct decode_columns<WARPS> piece = piece_run(c, w, f, &rows, x, first);
+        if (hint != nullptr && (SINGLE || i + 1 == n)) add_relaxed_gpu(hint, 1);
+        if (SINGLE)
+            y = piece;
+        else
+            decode_merge<WARPS>(&y, &piece);
+    }
+    if (KIND == OP_ATTENTION_WHOLE)
+        decode_store<WARPS>(c, task, w, c->warp, &y);
+    else
+        decode_part(c, operand_of(task->out, task, CUDA_OUT_FLAGGED), task->n_pieces, w, w->piece,
+                    &y);
 }
 
 /* ---- an item of a row that is its request's only one ---- */
@@ -316,7 +320,7 @@ DEV void batch_run(struct warp_context *c, const struct attention_item *w,
  * heads its value lies SHARE_BYTES further. */
 DEV char *one_page(const struct warp_context *c, const struct attention_item *w, uint32_t n) {
     const uint32_t share = (w->hi - 1) % ATTENTION_PIECE / SHARE_POSITIONS;
-    return RING + share_page(c, share, n);
+    return RING + share_at(share_pages(c, n), share);
 }
 
 /* Before the event: waits for the page of the row's own key and for the warp's pages of the item's
@@ -342,67 +346,22 @@ DEV void decode_one(struct warp_context *c, const struct cuda_task *task,
                     uint32_t *hint) {
     const uint32_t n_heads = item_step(w).n_heads;
     const struct fresh_heads f = {w->hi - 1, w->hi, n_heads};
-    struct decode_pieces_of<N> b;
-    struct attention_rows rows;
-    b.first = w->piece * ATTENTION_PIECE;
-    b.n = n;
-    if (SHARE_PAGES > 1) batch_complete<N>(c, w, &f, &b);
-    item_queries(c, w, 0, n_heads, &rows);
-    batch_run<N>(c, w, &f, &rows, x, &b);
-    if (hint != nullptr) add_relaxed_gpu(hint, 1);
-    if (KIND == OP_ATTENTION_WHOLE) {
-#pragma unroll
-        for (int i = 1; i < N; i++)
-            if ((uint32_t)i < n) decode_merge<WARPS>(&b.y[0], &b.y[i]);
-        decode_store<WARPS>(c, task, w, c->warp, &b.y[0]);
-    } else {
-        decode_part(c, operand_of(task->out, task, CUDA_OUT_FLAGGED), task->n_pieces, w, w->piece,
-                    &b.y[0]);
-    }
+    decode_run<KIND, N == 1, (SHARE_PAGES > 1)>(c, task, w, &f, n, x, hint);
     if (fresh && c->warp == WARPS - 1) {
-        const char *line = one_page(c, w, n - 1) + kv_row_at((w->hi - 1) % SHARE_POSITIONS);
+        const char *line = one_page(c, w, 0) + kv_row_at((w->hi - 1) % SHARE_POSITIONS);
         if (SHARE_PAGES == 1)
             heads_keep(c, task, w, line, line + SHARE_BYTES);
         else
             heads_keep(c, task, w, head_at(n_heads), head_at(n_heads + 1));
     }
-    decode_release(c, n);
+    decode_release(c, 1);
 }
 
 /* ---- items ---- */
 
-/* Number of pieces of the item that begins here. STEP: one while the ring cannot hold the rest of
- * the task, so that the next pieces load meanwhile. */
+/* Number of pieces of the item that begins here: one in STEP. */
 template <uint32_t KIND> DEV uint32_t decode_pieces(const struct attention_item *w) {
-    if (KIND == OP_ATTENTION_WHOLE) return w->piece_end - w->piece;
-    return w->left > DECODE_BATCH ? 1 : min(w->left, w->piece_end - w->piece);
-}
-
-/* A batch of n <= N pieces from number `piece` on. STEP stores them as parts, WHOLE merges them
- * into y. */
-template <uint32_t KIND, int N>
-DEV void decode_batch(struct warp_context *c, const struct cuda_task *task,
-                      const struct attention_item *w, const struct fresh_heads *f, uint32_t piece,
-                      uint32_t n, struct decode_columns<WARPS> *y, uint32_t *hint) {
-    struct decode_pieces_of<N> b;
-    struct attention_rows rows;
-    struct held_keys x;
-    x.there = false;
-    b.first = piece * ATTENTION_PIECE;
-    b.n = n;
-    batch_complete<N>(c, w, f, &b);
-    item_queries(c, w, 0, item_step(w).n_heads, &rows);
-    batch_run<N>(c, w, f, &rows, &x, &b);
-    if (hint != nullptr) add_relaxed_gpu(hint, 1);
-    const struct operand parts = operand_of(task->out, task, CUDA_OUT_FLAGGED);
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-        if (N > 1 && (uint32_t)i >= n) break;
-        if (KIND == OP_ATTENTION_WHOLE)
-            decode_merge<WARPS>(y, &b.y[i]);
-        else
-            decode_part(c, parts, task->n_pieces, w, piece + i, &b.y[i]);
-    }
+    return KIND == OP_ATTENTION_WHOLE ? w->piece_end - w->piece : 1;
 }
 
 /* Runs an item whose heads are made. hint: NULL unless it is the task's last item. */
@@ -412,22 +371,12 @@ DEV void decode_item(struct warp_context *c, const struct cuda_task *task,
     const uint32_t end = KIND == OP_ATTENTION_WHOLE ? w->hi : item_end(w, n_pieces);
     const struct fresh_heads f = {KIND == OP_ATTENTION_WHOLE ? w->fresh : min(w->fresh, end), end,
                                   item_step(w).n_heads};
-    struct decode_columns<WARPS> y = {};
-#pragma unroll 1
-    for (uint32_t at = 0, n; at < n_pieces; at += n) {
-        n = min(n_pieces - at, (uint32_t)DECODE_BATCH);
-        if (KIND == OP_ATTENTION_WHOLE && w->left > DECODE_BATCH) n = 1;
-        const bool last = at + n == n_pieces;
-        if (DECODE_BATCH > 1 && n > 1)
-            decode_batch<KIND, DECODE_BATCH>(c, task, w, &f, w->piece + at, n, &y,
-                                             last ? hint : nullptr);
-        else
-            decode_batch<KIND, 1>(c, task, w, &f, w->piece + at, n, &y, last ? hint : nullptr);
-        if (KIND == OP_ATTENTION_WHOLE && last) decode_store<WARPS>(c, task, w, c->warp, &y);
-        if (last && w->piece + n_pieces == w->piece_end && c->warp == WARPS - 1)
-            heads_keep(c, task, w, head_at(f.key), head_at(f.key + 1));
-        decode_release(c, n);
-    }
+    struct held_keys none;
+    none.there = false;
+    decode_run<KIND, KIND == OP_ATTENTION_STEP, true>(c, task, w, &f, n_pieces, &none, hint);
+    if (w->piece + n_pieces == w->piece_end && c->warp == WARPS - 1)
+        heads_keep(c, task, w, head_at(f.key), head_at(f.key + 1));
+    decode_release(c, 1);
 }
 
 /* The heads to make for the item that begins here. same_head: its queries are already in
@@ -492,7 +441,7 @@ DEV bool run_decode_whole(struct warp_context *c, const struct cuda_task *task) 
  * KIND: ATTENTION_WHOLE, or ATTENTION_STEP, of which an item has one piece. */
 template <uint32_t KIND, int N>
 DEV bool run_decode_one(struct warp_context *c, const struct cuda_task *task) {
-    static_assert(N == 1 || (KIND == OP_ATTENTION_WHOLE && N <= DECODE_BATCH), "resident pieces");
+    static_assert(N == 1 || (KIND == OP_ATTENTION_WHOLE && N <= RING_DEPTH), "resident pieces");
     const struct attention_item w = items_first(c, task);
     const bool fresh = KIND == OP_ATTENTION_WHOLE || w.piece + 1 == w.piece_end;
     const bool idle = w.left == 0;

@@ -36,7 +36,7 @@ enum {
 
 /* Whether teams can run: each needs the pages of an item, and scratch for its heads. */
 #define HAS_TEAMS                                                                                  \
-    (SHARE_PAGES == 1 && DECODE_BATCH >= TEAMS && TEAM_HEADS <= 3 &&                               \
+    (SHARE_PAGES == 1 && DECODE_MOST >= TEAMS && TEAM_HEADS <= 3 &&                                \
      DECODE_HEADS + (TEAMS * TEAM_PLACES + 7) / 8 * 8 * KV_ROW <= SCRATCH_BYTES)
 
 /* Whether teams run this task. */
@@ -145,6 +145,8 @@ DEV void team_attend(const struct warp_context *c, const struct team *f,
                      const struct cuda_task *task, const struct attention_item *w) {
     struct piece_shares *x = decode_shares(f->number);
     constexpr int pairs = decode_columns<TEAM_WARPS>::PAIRS_OF;
+    const struct decode_values<TEAM_WARPS> values =
+        decode_values_of<TEAM_WARPS>(c, f->warp, f->number);
     struct decode_columns<TEAM_WARPS> y = {};
     float p[TEAM_SHARES][2][4];
     team_scores(c, f, w, p);
@@ -162,10 +164,7 @@ DEV void team_attend(const struct warp_context *c, const struct team *f,
             const uint4 weights = weights_of(x->probs[s][c->lane]);
 #pragma unroll
             for (int i = 0; i < pairs; i++)
-                share_outputs(
-                    weights,
-                    decode_value(c, s, f->number, decode_value_at(c, f->warp + TEAM_WARPS * i)),
-                    y.out[i]);
+                share_outputs(weights, decode_value<TEAM_WARPS>(&values, s, i), y.out[i]);
         }
     }
     decode_sums<TEAM_WARPS>(c, x, &y);

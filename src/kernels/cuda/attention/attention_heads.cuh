@@ -13,9 +13,9 @@
 #include "kernels/cuda/attention/qkv.cuh"
 
 enum {
-    DECODE_MOST = RING_DEPTH < 4 / HEAD_HALVES ? RING_DEPTH : 4 / HEAD_HALVES,
-    DECODE_BATCH = SHARE_PAGES == 1 ? DECODE_MOST : 1, /* pieces at a time (attention_decode.cuh) */
-    DECODE_HEADS = DECODE_BATCH * sizeof(struct piece_shares),
+    /* Pieces at a time: one, or one of each team (attention_decode_teams.cuh). */
+    DECODE_MOST = SHARE_PAGES == 1 && RING_DEPTH > 1 ? 2 : 1,
+    DECODE_HEADS = DECODE_MOST * sizeof(struct piece_shares),
 };
 static_assert(DECODE_HEADS % 16 == 0 &&
                   DECODE_HEADS + (SUB_HEADS + 2 * STEP_ROWS + 7) / 8 * 8 * KV_ROW <= SCRATCH_BYTES,

@@ -60,7 +60,7 @@ DEV bool latent_sees(struct latent_sight w, uint32_t first) {
 template <bool PAGED>
 DEV char *latent_line(const struct warp_context *c, uint32_t share, uint32_t line) {
     if (!PAGED) return shared_memory + share * LATENT_SHARE_BYTES + line * LATENT_PLANE;
-    return RING + share_page(c, share, line / LATENT_PAGE_LINES) +
+    return RING + share_at(share_pages(c, line / LATENT_PAGE_LINES), share) +
            line % LATENT_PAGE_LINES * LATENT_PLANE;
 }
 

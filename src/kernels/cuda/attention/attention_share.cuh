@@ -100,13 +100,16 @@ DEV uint32_t share_of_warp(const struct warp_context *c) {
     return (c->warp - c->turn) % WARPS;
 }
 
-/* Offset in the ring of a share's page: of its warp's next page (n = 0) or of the n-th after it.
- * Warps before the one that gets the next page have had one more (page_of_warp). */
-DEV uint32_t share_page(const struct warp_context *c, uint32_t share, uint32_t n) {
-    const uint32_t warp = (share + c->turn) % WARPS, late = page_of_warp(c, WARPS - 1);
-    const uint32_t of_late = page_slot(0, page_after(late, n));
-    const uint32_t of_early = page_slot(0, page_after(page_next(late), n));
-    return (warp + (warp < c->turn ? of_early : of_late)) * CUDA_PAGE_BYTES;
+/* Offset in the ring of the page of a piece's first share: of its warp's next page (n = 0) or of
+ * the n-th after it. Pages come to the warps in turn, so the other shares' pages follow it. */
+DEV uint32_t share_pages(const struct warp_context *c, uint32_t n) {
+    const uint32_t count = page_of_warp(c, WARPS - 1); /* as warp c->turn, which is not before it */
+    return page_slot(c->turn, page_after(count, n)) * CUDA_PAGE_BYTES;
+}
+/* Offset of share number `share`. first: that of the first one's page, or of a byte in it. */
+DEV uint32_t share_at(uint32_t first, uint32_t share) {
+    const uint32_t at = first + share * CUDA_PAGE_BYTES;
+    return min(at, at - RING_BYTES); /* which wraps if `at` is in the ring */
 }
 
 /* What lanes hold of each share: largest scores and sums of their rows, probabilities. */
