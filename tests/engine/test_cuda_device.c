@@ -1044,9 +1044,9 @@ static void test_wide_stream(void **state) {
                    is_brief() ? 2 : COUNT_OF(others));
 }
 
-/* Whole contexts by one task: of one piece, two and three, rows of one request and of several, until
- * one is too long and they come in pieces; several by a task; a single row that carries flags. Heads
- * of many columns, many heads, and a row that does not pack. */
+/* Whole contexts by one task: of one piece, two and three, rows of one request and of several,
+ * until one is too long and they come in pieces; several by a task; a single row that carries
+ * flags. Heads of many columns, many heads, and a row that does not pack. */
 static void test_whole_context(void **state) {
     (void)state;
     need_gpu();
