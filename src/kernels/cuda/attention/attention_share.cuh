@@ -103,7 +103,7 @@ DEV uint32_t share_of_warp(const struct warp_context *c) {
 /* Offset in the ring of the page of a piece's first share: of its warp's next page (n = 0) or of
  * the n-th after it. Pages come to the warps in turn, so the other shares' pages follow it. */
 DEV uint32_t share_pages(const struct warp_context *c, uint32_t n) {
-    const uint32_t count = page_of_warp(c, WARPS - 1); /* as warp c->turn, which is not before it */
+    const uint32_t count = page_of_warp(c, WARPS - 1); /* that of warp c->turn, too */
     return page_slot(c->turn, page_after(count, n)) * CUDA_PAGE_BYTES;
 }
 /* Offset of share number `share`. first: that of the first one's page, or of a byte in it. */
