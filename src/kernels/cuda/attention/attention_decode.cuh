@@ -14,9 +14,9 @@
  *                      pieces before ─ barrier ─ the pages are released
  *
  * ONE: a task has at most one item, of one or two pieces, and each row is of another request, so
- * the iteration adds one position to its context. The pages stay until the task's end. In the other
- * forms an item may belong to a prompt's row: then it also makes keys and values of the rows before
- * it, since other tasks may have those rows.
+ * the iteration adds one position to its context. Pages of narrow heads stay until the task's end.
+ * In the other forms an item may belong to a prompt's row: then it also makes keys and values of
+ * the rows before it, since other tasks may have those rows.
  *
  * Bytes: k and v of the pieces, 2 * positions * head_dim * 2, read once per item.
  *

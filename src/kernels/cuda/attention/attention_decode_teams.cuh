@@ -36,7 +36,7 @@ enum {
 
 /* Whether teams can run: each needs the pages of an item, and scratch for its heads. */
 #define HAS_TEAMS                                                                                  \
-    (SHARE_PAGES == 1 && DECODE_MOST >= TEAMS && TEAM_HEADS <= 3 &&                                \
+    (DECODE_MOST >= TEAMS && TEAM_HEADS <= 3 &&                                                    \
      DECODE_HEADS + (TEAMS * TEAM_PLACES + 7) / 8 * 8 * KV_ROW <= SCRATCH_BYTES)
 
 /* Whether teams run this task. */

@@ -109,7 +109,7 @@ DEV uint32_t share_pages(const struct warp_context *c, uint32_t n) {
 /* Offset of share number `share`. first: that of the first one's page, or of a byte in it. */
 DEV uint32_t share_at(uint32_t first, uint32_t share) {
     const uint32_t at = first + share * CUDA_PAGE_BYTES;
-    return min(at, at - RING_BYTES); /* which wraps if `at` is in the ring */
+    return min(at, at - RING_BYTES); /* within the ring the difference wraps, to more than `at` */
 }
 
 /* What lanes hold of each share: largest scores and sums of their rows, probabilities. */

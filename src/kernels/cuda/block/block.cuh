@@ -308,14 +308,6 @@ DEV void page_release(struct warp_context *c) {
     c->page = page_next(c->page);
 }
 
-/* Releases a page after a barrier before which all threads that use it have called
- * page_copy_fence_shared. */
-DEV void page_return(struct warp_context *c) {
-    if (c->lane == 0 || QN_EACH_ARRIVES)
-        barrier_arrive_release_cta(&SHARED->page_empty[page_slot(c->warp, c->page)]);
-    c->page = page_next(c->page);
-}
-
 /* Whether control has stopped. */
 DEV bool block_stops(void) {
     return barrier_test_acquire_cta(&SHARED->stop, 0);

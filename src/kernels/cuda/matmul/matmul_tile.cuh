@@ -253,8 +253,8 @@ DEV void tile_add_half(uint32_t half, float total[WB][WO][4], float free[WB][WO]
     tile_add<WB, WO>(total, free, total);
 }
 
-/* A warp parks its sums, or with `add` adds them to those that are parked. struct tile_at says what
- * DOWN and parked are. */
+/* A warp parks its sums. With `add` it adds them to parked ones. DOWN and `parked` are members of
+ * struct tile_at. */
 template <int WB, int WO, int DOWN>
 DEV void tile_park(const struct warp_context *c, const float sums[WB][WO][4], uint32_t parked = 0,
                    bool add = false) {
