@@ -14,9 +14,8 @@
  *                      pieces before ─ barrier ─ the pages are released
  *
  * ONE: a task has at most one item, of one or two pieces, and each row is of another request, so
- * the iteration adds one position to its context. Pages of narrow heads stay until the task's end.
- * In the other forms an item may belong to a prompt's row: then it also makes keys and values of
- * the rows before it, since other tasks may have those rows.
+ * the iteration adds one position to its context. Otherwise an item may belong to a prompt's row.
+ * It then also makes keys and values of the rows before it, since other tasks may have those rows.
  *
  * Bytes: k and v of the pieces, 2 * positions * head_dim * 2, read once per item.
  *
@@ -248,22 +247,21 @@ DEV void wide_values(struct warp_context *c, const struct attention_item *w,
     decode_clear(c, w, page, first);
 }
 
-/* Runs the piece that begins at position `first`, whose pages are complete; the first of them is
- * the n-th after the warp's next one. x: the keys of the warp's share, if already loaded;
- * afterwards they are not. Values are loaded while probabilities are computed. */
+/* Runs the piece that begins at position `first`, whose pages are complete. x: the keys of the
+ * warp's share, if already loaded; afterwards they are not. Values are loaded while probabilities
+ * are computed. */
 DEV struct decode_columns<WARPS> piece_run(struct warp_context *c, const struct attention_item *w,
                                            const struct fresh_heads *f,
                                            const struct attention_rows *rows, struct held_keys *x,
-                                           uint32_t first, uint32_t n) {
+                                           uint32_t first) {
     constexpr int pairs = decode_columns<WARPS>::PAIRS_OF;
-    const struct decode_values<WARPS> values =
-        decode_values_of<WARPS>(c, c->warp, n + SHARE_PAGES - 1);
+    const struct decode_values<WARPS> values = decode_values_of<WARPS>(c, c->warp, SHARE_PAGES - 1);
     struct piece_shares *shares = decode_shares(0);
     const uint32_t share = share_of_warp(c);
     struct decode_columns<WARPS> y = {};
     float p[2][4];
     uint4 v[pairs][WARPS];
-    decode_scores(c, rows, RING + page_slot(c->warp, page_after(c->page, n)) * CUDA_PAGE_BYTES,
+    decode_scores(c, rows, RING + page_slot(c->warp, c->page) * CUDA_PAGE_BYTES,
                   first + SHARE_POSITIONS * share, x, p);
     x->there = false;
     piece_put_most(c, shares, share, p);
@@ -286,10 +284,10 @@ DEV struct decode_columns<WARPS> piece_run(struct warp_context *c, const struct 
     return y;
 }
 
-/* Runs an item's n pieces, one after the other. SINGLE: n is 1. RESIDENT: the ring holds all of
- * their pages, which are complete; they stay. Otherwise only the last one's stay. x: keys of the
- * first share, if already loaded. hint: NULL unless it is the task's last item. */
-template <uint32_t KIND, bool SINGLE, bool RESIDENT>
+/* Runs an item's n pieces, one after the other, and keeps the pages of the last one. SINGLE: n
+ * is 1. COMPLETE: fresh keys and values are not in their pages yet. x: keys of the first share, if
+ * already loaded. hint: NULL unless it is the task's last item. */
+template <uint32_t KIND, bool SINGLE, bool COMPLETE>
 DEV void decode_run(struct warp_context *c, const struct cuda_task *task,
                     const struct attention_item *w, const struct fresh_heads *f, uint32_t n,
                     struct held_keys *x, uint32_t *hint) {
@@ -299,11 +297,10 @@ DEV void decode_run(struct warp_context *c, const struct cuda_task *task,
     for (uint32_t i = 0; i < (SINGLE ? 1 : n); i++) {
         const uint32_t first = (w->piece + i) * ATTENTION_PIECE;
         struct attention_rows rows;
-        if (!SINGLE && !RESIDENT && i > 0) decode_release(c, 1);
-        if (!RESIDENT) piece_complete(c, w, f, first);
+        if (!SINGLE && i > 0) decode_release(c, 1);
+        if (COMPLETE) piece_complete(c, w, f, first);
         item_queries(c, w, 0, item_step(w).n_heads, &rows);
-        const struct decode_columns<WARPS> piece =
-            piece_run(c, w, f, &rows, x, first, SINGLE || !RESIDENT ? 0 : i);
+        const struct decode_columns<WARPS> piece = piece_run(c, w, f, &rows, x, first);
         if (hint != nullptr && (SINGLE || i + 1 == n)) add_relaxed_gpu(hint, 1);
         if (SINGLE)
             y = piece;
@@ -349,15 +346,15 @@ DEV void decode_one(struct warp_context *c, const struct cuda_task *task,
                     uint32_t *hint) {
     const uint32_t n_heads = item_step(w).n_heads;
     const struct fresh_heads f = {w->hi - 1, w->hi, n_heads};
-    decode_run<KIND, N == 1, SHARE_PAGES == 1>(c, task, w, &f, n, x, hint);
+    decode_run<KIND, N == 1, (SHARE_PAGES > 1)>(c, task, w, &f, n, x, hint);
     if (fresh && c->warp == WARPS - 1) {
-        const char *line = one_page(c, w, n - 1) + kv_row_at((w->hi - 1) % SHARE_POSITIONS);
+        const char *line = one_page(c, w, 0) + kv_row_at((w->hi - 1) % SHARE_POSITIONS);
         if (SHARE_PAGES == 1)
             heads_keep(c, task, w, line, line + SHARE_BYTES);
         else
             heads_keep(c, task, w, head_at(n_heads), head_at(n_heads + 1));
     }
-    decode_release(c, n);
+    decode_release(c, 1);
 }
 
 /* ---- items ---- */
@@ -376,7 +373,7 @@ DEV void decode_item(struct warp_context *c, const struct cuda_task *task,
                                   item_step(w).n_heads};
     struct held_keys none;
     none.there = false;
-    decode_run<KIND, KIND == OP_ATTENTION_STEP, false>(c, task, w, &f, n_pieces, &none, hint);
+    decode_run<KIND, KIND == OP_ATTENTION_STEP, true>(c, task, w, &f, n_pieces, &none, hint);
     if (w->piece + n_pieces == w->piece_end && c->warp == WARPS - 1)
         heads_keep(c, task, w, head_at(f.key), head_at(f.key + 1));
     decode_release(c, 1);
