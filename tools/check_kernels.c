@@ -7,7 +7,8 @@
  *
  * --traces: kernels of an engine that was opened with a trace, which have the same budgets.
  * The second form compiles the kernels of model directories into the kernel cache, so that a
- * machine that gets a copy of the cache compiles nothing. Kernels differ by the forms that the
+ * machine that gets a copy of the cache compiles nothing; of a model that the kernels cannot run it
+ * says so, which is no failure. Kernels differ by the forms that the
  * program uses, and so by the requests in flight (8), their positions (4,096), the rows of an
  * iteration (2,048), and by whether it hands out tasks at run
  * time; as the engine has it on a GPU it does not. With --log nothing is cached: the assembler's
@@ -30,6 +31,7 @@
  * skipped).
  */
 #include "base/checked.h"
+#include "codegen/cuda_tables.h"
 #include "codegen/embed.h"
 #include "codegen/kernel_image.h"
 #include "engine/compile.h"
@@ -357,7 +359,10 @@ static int parse(int argc, char **argv, struct choices *c) {
         else
             return fprintf(stderr,
                            "usage: check_kernels [--arch ARCH]... [--model NAME]... [--traces] "
-                           "[--log] [--cubin FOLDER]\n"),
+                           "[--log] [--cubin FOLDER]\n"
+                           "       check_kernels --fill-cache [--form aot|jit] [--requests N] "
+                           "[--max-model-len N] [--max-num-batched-tokens N] [--traces] [--log] "
+                           "--arch ARCH DIR...\n"),
                    2;
     }
     return 0;
@@ -380,6 +385,16 @@ static int real_program(struct diag *d, const struct choices *c, struct model *m
     return compile_model(d, model, &o, NULL, NULL, program);
 }
 
+/* Refuses a program that the kernels cannot run, as the engine does before it compiles them. */
+static int check_program(struct diag *d, const struct prog_header *program) {
+    uint64_t bytes;
+    struct cuda_place *places = calloc(program->section[SECTION_WEIGHT].count + 1, sizeof *places);
+    if (places == NULL) return fail(d, QN_ENOMEM, "no memory for the places of weights");
+    const int rc = cuda_tables_plan(d, program, places, &bytes);
+    free(places);
+    return rc;
+}
+
 /* One directory's kernels into the cache; 1 if that failed. */
 static int fill(const struct nvrtc *nvrtc, const struct kernel_cache *cache,
                 const struct choices *c, const char *dir, const char *arch) {
@@ -390,18 +405,23 @@ static int fill(const struct nvrtc *nvrtc, const struct kernel_cache *cache,
     struct prog_header *program = NULL;
     int rc = model_open(&d, dir, &options, &model);
     if (rc == QN_OK) rc = real_program(&d, c, model, arch, &program);
+    if (rc == QN_OK) rc = check_program(&d, program);
     if (rc == QN_OK)
         rc = kernel_image_make(
             &d, nvrtc, cache, program,
             &(struct kernel_image_options){.arch = arch, .traces = c->traces, .verbose = c->log},
             &image);
     if (c->log && image.log != NULL) puts(image.log);
-    printf("%s  %-40s %s %s %zu bytes, %.1f s%s %s\n", rc == QN_OK ? "ok  " : "FAIL", dir, arch,
-           c->form, image.n, image.seconds, image.cached ? ", was there" : "", d.message);
+    printf("%s  %-40s %s %s %zu bytes, %.1f s%s %s\n",
+           rc == QN_OK             ? "ok  "
+           : rc == QN_EUNSUPPORTED ? "none"
+                                   : "FAIL",
+           dir, arch, c->form, image.n, image.seconds, image.cached ? ", was there" : "",
+           d.message);
     kernel_image_fini(&image);
     free(program);
     model_free(model);
-    return rc != QN_OK;
+    return rc != QN_OK && rc != QN_EUNSUPPORTED;
 }
 
 static int fill_cache(const struct nvrtc *nvrtc, const struct choices *c) {

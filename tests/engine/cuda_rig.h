@@ -248,4 +248,14 @@ static inline void assert_same(const struct result *a, const struct result *b, c
                 a->routes[i], a->n_routes);
 }
 
+/* Keeps the tests whose names fit QN_TEST, if it is set. True: QN_TEST_LIST is set, and the names
+ * of all tests are printed instead of running them. */
+static inline bool tests_listed(const struct CMUnitTest *tests, size_t n) {
+    const char *only = getenv("QN_TEST");
+    if (only != NULL) cmocka_set_test_filter(only);
+    if (getenv("QN_TEST_LIST") == NULL) return false;
+    for (size_t i = 0; i < n; i++) puts(tests[i].name);
+    return true;
+}
+
 #endif
