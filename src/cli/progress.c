@@ -21,10 +21,17 @@ static const char *amount(const struct progress *p, char text[72]) {
     return text;
 }
 
+/* What a stage does that has lasted so long, and that nobody expects. */
+static const char *reason(const struct progress *p, double seconds) {
+    const bool kernels = strcmp(p->stage, "kernels") == 0;
+    return kernels && seconds >= 1 ? ", compiled on a model's first start" : "";
+}
+
 static void show_bar(struct progress *p, double seconds) {
     char bar[BAR_WIDTH + 1], text[72];
     if (p->total == 0) {
-        fprintf(stderr, "\r\033[K%s ...", p->stage);
+        fprintf(stderr, "\r\033[K%s%s ...", p->stage, reason(p, seconds));
+        if (seconds >= 1) fprintf(stderr, " %.1f s", seconds);
         return;
     }
     double share = (double)p->done / (double)p->total;
@@ -36,8 +43,9 @@ static void show_bar(struct progress *p, double seconds) {
 
 static void show_line(struct progress *p, double seconds, bool over) {
     char text[72];
-    fprintf(stderr, "quern: %s%s%s%s, %.3f s%s\n", p->stage, p->total ? ": " : "", amount(p, text),
-            over ? " done" : " ...", seconds, over ? "" : " so far");
+    fprintf(stderr, "quern: %s%s%s%s%s, %.3f s%s\n", p->stage, over ? "" : reason(p, seconds),
+            p->total ? ": " : "", amount(p, text), over ? " done" : " ...", seconds,
+            over ? "" : " so far");
 }
 
 static void show_json(const struct progress *p, double seconds, bool over) {

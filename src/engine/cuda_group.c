@@ -2,6 +2,7 @@
 #include "engine/cuda_group.h"
 
 #include "base/checked.h"
+#include "engine/cuda_image.h"
 
 #include <stdlib.h>
 
@@ -76,29 +77,25 @@ static int open_contexts(struct diag *d, struct cuda_group *g) {
     return QN_OK;
 }
 
-static int make_image(struct diag *d, struct cuda_group *g, struct kernel_image *image) {
-    struct nvrtc nvrtc;
-    struct kernel_cache cache;
+static int make_image(struct diag *d, struct cuda_group *g, const struct backend_config *config,
+                      struct kernel_image *image) {
     char arch[16];
     cuda_device_arch(&g->ranks[0].device, arch);
-    TRY(nvrtc_open(d, getenv("QN_NVRTC"), &nvrtc));
-    kernel_cache_init(&cache, g->options.cache_off);
     struct kernel_image_options o = {.arch = arch,
                                      .lineinfo = g->options.lineinfo,
                                      .each_arrives = g->options.racecheck,
                                      .traces = g->plan.trace_bytes > 0};
-    int rc = kernel_image_make(d, &nvrtc, &cache, g->shared.program, &o, image);
+    int rc = cuda_image_make(d, g->shared.program, &o, g->options.cache_off, config, image);
     g->stats.image_cached = image->cached;
-    nvrtc_close(&nvrtc);
     return rc;
 }
 
-static int load_kernels(struct diag *d, struct cuda_group *g) {
+static int load_kernels(struct diag *d, struct cuda_group *g, const struct backend_config *config) {
     struct kernel_image image = {0};
     const void *bytes = g->options.image;
     int rc = QN_OK;
     if (bytes == NULL) {
-        rc = make_image(d, g, &image);
+        rc = make_image(d, g, config, &image);
         bytes = image.bytes;
     }
     for (uint32_t k = 0; k < n_ranks(g) && rc == QN_OK; k++)
@@ -109,24 +106,23 @@ static int load_kernels(struct diag *d, struct cuda_group *g) {
     return rc;
 }
 
-/* How many weights of all ranks are loaded. */
+/* Bytes of weights: of the ranks before, of all ranks. */
 struct loading {
     const struct backend_config *config;
-    uint64_t done, total;
+    uint64_t before, total;
 };
 
-static void note_weight(void *user) {
-    struct loading *l = user;
-    progress(l->config, "weights", ++l->done, l->total);
+static void note_weights(void *user, uint64_t done) {
+    const struct loading *l = user;
+    progress(l->config, "weights", l->before + done, l->total);
 }
 
 static int load_weights(struct diag *d, struct cuda_group *g, const struct weights *weights,
                         const struct backend_config *config) {
-    struct loading l = {config, 0,
-                        g->shared.program->section[SECTION_WEIGHT].count * (uint64_t)n_ranks(g)};
+    struct loading l = {config, 0, g->plan.weight_bytes * n_ranks(g)};
     progress(config, "weights", 0, l.total);
-    for (uint32_t k = 0; k < n_ranks(g); k++)
-        TRY(cuda_rank_weights(d, &g->ranks[k], weights, note_weight, &l));
+    for (uint32_t k = 0; k < n_ranks(g); k++, l.before += g->plan.weight_bytes)
+        TRY(cuda_rank_weights(d, &g->ranks[k], weights, note_weights, &l));
     return QN_OK;
 }
 
@@ -151,8 +147,7 @@ int cuda_group_open(struct diag *d, const struct prog_header *program,
     TRY(cuda_group_driver(d, &g->options, &g->own, &g->shared.api));
     TRY(open_contexts(d, g));
     g->stats.seconds_context = lap(&t);
-    progress(config, "kernels", 0, 0); /* the first start of a model compiles: many seconds */
-    TRY(load_kernels(d, g));
+    TRY(load_kernels(d, g, config));
     g->stats.seconds_image = lap(&t);
     progress(config, "memory", 0, 0);
     for (uint32_t k = 0; k < n_ranks(g); k++) TRY(cuda_rank_fill(d, &g->ranks[k], config->trace));

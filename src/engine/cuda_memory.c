@@ -201,18 +201,21 @@ static int upload_block(struct diag *d, const struct cuda_rank *r, struct cuda_u
 }
 
 static int upload_all(struct diag *d, const struct cuda_rank *r, struct cuda_upload *u,
-                      const struct weights *weights, void (*each)(void *user), void *user) {
+                      const struct weights *weights, void (*each)(void *user, uint64_t done),
+                      void *user) {
     TRY(cuda_upload_open(d, r->shared->api, r->module, r->stream, r->blocks[CUDA_BLOCK_WEIGHTS],
                          weights != NULL, u));
-    for (uint64_t k = 0, at = 0; k < r->shared->program->section[SECTION_WEIGHT].count; k++) {
+    const struct cuda_plan *plan = r->shared->plan;
+    const uint64_t n = r->shared->program->section[SECTION_WEIGHT].count;
+    for (uint64_t k = 0, at = 0; k < n; k++) {
         TRY(upload_block(d, r, u, weights, k, &at));
-        each(user);
+        each(user, k + 1 < n ? plan->places[k + 1].offset : plan->weight_bytes);
     }
     return cuda_upload_finish(d, u);
 }
 
 int cuda_memory_weights(struct diag *d, struct cuda_rank *r, const struct weights *weights,
-                        void (*each)(void *user), void *user) {
+                        void (*each)(void *user, uint64_t done), void *user) {
     struct cuda_upload u = {0};
     int rc = upload_all(d, r, &u, weights, each, user);
     cuda_upload_close(&u);

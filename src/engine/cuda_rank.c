@@ -125,7 +125,7 @@ int cuda_rank_fill(struct diag *d, struct cuda_rank *r, struct rt_trace *trace) 
 }
 
 int cuda_rank_weights(struct diag *d, struct cuda_rank *r, const struct weights *weights,
-                      void (*each)(void *user), void *user) {
+                      void (*each)(void *user, uint64_t done), void *user) {
     cuda_rank_enter(r);
     int rc = cuda_memory_weights(d, r, weights, each, user);
     cuda_rank_leave(r);

@@ -68,9 +68,10 @@ int cuda_rank_open(struct diag *d, const struct cuda_shared *shared, uint32_t ra
 int cuda_rank_load(struct diag *d, struct cuda_rank *r, const void *image);
 /* Takes all memory and fills all but the weights; trace: the host's, or NULL. */
 int cuda_rank_fill(struct diag *d, struct cuda_rank *r, struct rt_trace *trace);
-/* Fills the weights and calls `each` after every one; weights NULL: made up on the device. */
+/* Fills the weights; weights NULL: made up on the device. Calls `each` after every block, with the
+ * bytes of the rank that are there by then. */
 int cuda_rank_weights(struct diag *d, struct cuda_rank *r, const struct weights *weights,
-                      void (*each)(void *user), void *user);
+                      void (*each)(void *user, uint64_t done), void *user);
 /* Starts the watcher. Readers of the group sleep on `readers`. */
 int cuda_rank_start(struct diag *d, struct cuda_rank *r, struct rt_mail *readers);
 /* Stops a kernel that runs. A kernel that does not end keeps its context, and nothing that it may
@@ -93,7 +94,7 @@ void *cuda_rank_at(const struct cuda_rank *r, enum cuda_block which, uint64_t of
 int cuda_memory_take(struct diag *d, struct cuda_rank *r);
 int cuda_memory_fill(struct diag *d, struct cuda_rank *r);
 int cuda_memory_weights(struct diag *d, struct cuda_rank *r, const struct weights *weights,
-                        void (*each)(void *user), void *user);
+                        void (*each)(void *user, uint64_t done), void *user);
 /* Sets L2 aside for the activations that pass from task to task beside the stream of weights. */
 void cuda_memory_keep(const struct cuda_rank *r);
 void cuda_memory_give_back(struct cuda_rank *r);

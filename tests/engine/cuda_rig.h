@@ -60,6 +60,8 @@ struct rig_options {
     const char *options;  /* compile options, or NULL */
     uint32_t n_kv_blocks; /* 0: for all slots */
     bool prefix_cache;
+    void (*progress)(void *user, const char *stage, uint64_t done, uint64_t total); /* or NULL */
+    void *progress_user;
 };
 
 static inline void rig_close(struct rig *r) {
@@ -125,6 +127,8 @@ static inline int rig_open(struct diag *d, const struct backend *backend,
     config.n_kv_blocks = c.n_slots * CEIL_DIV(c.max_model_len, c.kv_block);
     if (o->n_kv_blocks > 0) config.n_kv_blocks = o->n_kv_blocks;
     config.choices.prefix_cache = o->prefix_cache;
+    config.progress = o->progress;
+    config.progress_user = o->progress_user;
     config.choices.routes = r->model->spec.experts.n != 0;
     config.max_batched = c.max_batched_tokens;
     if (o->flight > 0) return open_traced(d, &config, o->flight, r);

@@ -968,6 +968,40 @@ static void test_mixed_windows(void **state) {
     drop_model(runs);
 }
 
+/* What an opening engine has said. */
+struct heard {
+    char stages[64]; /* in order, each once */
+    uint64_t done, total;
+};
+
+static void hear(void *user, const char *stage, uint64_t done, uint64_t total) {
+    struct heard *h = user;
+    if (strstr(h->stages, stage) == NULL) {
+        assert_true(strlen(h->stages) + strlen(stage) + 2 < sizeof h->stages);
+        strcat(strcat(h->stages, stage), " ");
+        h->done = 0;
+    }
+    assert_true(done >= h->done && done <= total);
+    h->done = done;
+    h->total = total;
+}
+
+/* The progress of weights is in bytes. */
+static void test_progress(void **state) {
+    (void)state;
+    need_gpu();
+    struct rig r;
+    struct heard h = {0};
+    open_well(
+        &backend_cuda,
+        &(struct rig_options){.dir = ANY, .dummy = true, .progress = hear, .progress_user = &h},
+        &r);
+    assert_string_equal(h.stages, "kernels memory weights ");
+    assert_int_equal(h.done, h.total);
+    assert_true(h.total >= 2ull * r.model->spec.vocab * r.model->spec.hidden);
+    rig_close(&r);
+}
+
 /* A stop id is not chosen before min_tokens, and ends the request from there on. */
 static void test_early_stops(void **state) {
     (void)state;
@@ -1154,6 +1188,7 @@ int main(void) {
         cmocka_unit_test(test_pages),
         cmocka_unit_test(test_same_dummy_weights),
         cmocka_unit_test(test_early_stops),
+        cmocka_unit_test(test_progress),
         cmocka_unit_test(test_wide_heads),
         cmocka_unit_test(test_deep_heads),
         cmocka_unit_test(test_wide_stream),
