@@ -235,7 +235,10 @@ typedef struct qn_engine_info {
      * runs of layers with experts. Their quotient is the experts that one such layer reads in one
      * step. */
     uint64_t experts_read, expert_layers_run;
+    /* Of start-up, too: the kernels' image, from the cache or compiled, and its loading. GPU only. */
+    double seconds_kernels;
 } qn_engine_info;
+
 /* Called once while an engine opens, after the memory plan is made and before any of that memory is
  * allocated (times of later stages are 0). A result other than 0 makes qn_engine_open fail with
  * QN_ECANCELED. */

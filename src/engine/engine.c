@@ -8,6 +8,7 @@
 #include "runtime/trace_rings.h"
 #include "task/task_verify.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -174,6 +175,42 @@ static void add_tokenizer_eos(struct qn_engine *e) {
     if (!known) s->eos[s->n_eos++] = id;
 }
 
+/* Times the stages of a backend that opens, by what its progress says. */
+struct stage_clock {
+    const qn_engine_params *p;
+    qn_engine_info *info;
+    char stage[16];
+    double since;
+};
+
+static void stage_begin(struct stage_clock *c, const char *stage) {
+    const double seconds = lap(&c->since);
+    if (strcmp(c->stage, "kernels") == 0)
+        c->info->seconds_kernels += seconds;
+    else if (strcmp(c->stage, "weights") == 0)
+        c->info->seconds_weights += seconds;
+    else
+        c->info->seconds_memory += seconds;
+    snprintf(c->stage, sizeof c->stage, "%s", stage);
+}
+
+static void backend_moved(void *user, const char *stage, uint64_t done, uint64_t total) {
+    struct stage_clock *c = user;
+    if (strcmp(stage, c->stage) != 0) stage_begin(c, stage);
+    if (c->p->progress) c->p->progress(c->p->progress_user, stage, done, total);
+}
+
+static int open_backend(struct diag *d, struct qn_engine *e, const qn_engine_params *p,
+                        struct engine_plan *plan) {
+    struct stage_clock c = {p, &e->info, "memory", clock_s()};
+    TRY(open_trace(d, e, p, plan));
+    plan->config.progress = backend_moved;
+    plan->config.progress_user = &c;
+    TRY(e->backend->open(d, e->program, e->weights, &plan->config, &e->instance));
+    stage_begin(&c, "ready");
+    return QN_OK;
+}
+
 static int open_stages(struct diag *d, struct qn_engine *e, const qn_engine_params *p) {
     struct engine_plan plan;
     double start = clock_s(), t = start;
@@ -210,11 +247,7 @@ static int open_stages(struct diag *d, struct qn_engine *e, const qn_engine_para
     TRY(load_weights(d, e, p));
     e->info.seconds_weights = lap(&t);
     progress(p, "memory");
-    TRY(open_trace(d, e, p, &plan));
-    plan.config.progress = p->progress;
-    plan.config.progress_user = p->progress_user;
-    TRY(e->backend->open(d, e->program, e->weights, &plan.config, &e->instance));
-    e->info.seconds_memory = lap(&t);
+    TRY(open_backend(d, e, p, &plan));
     e->info.seconds_total = clock_s() - start;
     progress(p, "ready");
     return QN_OK;
