@@ -28,6 +28,7 @@ struct backend_config {
     uint32_t max_batched;      /* token rows that prefill fills an iteration up to */
     struct rt_choices choices; /* n_top: only where lists_top */
     struct rt_trace *trace;    /* rings to write (trace.h), NULL: none; only where `traces` */
+    uint64_t trace_bytes;      /* for `plan`: the limit of trace_rings_new, 0: no trace */
     /* Called while an instance opens, as quern.h's qn_progress_fn; may be NULL. */
     void (*progress)(void *user, const char *stage, uint64_t done, uint64_t total);
     void *progress_user;

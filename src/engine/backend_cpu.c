@@ -7,6 +7,7 @@
 #include "base/container.h"
 #include "engine/recipe.h"
 #include "runtime/cpu_backend.h"
+#include "runtime/trace_rings.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -65,6 +66,8 @@ static int cpu_plan_bytes(struct diag *d, const struct prog_header *program,
     struct cpu_config c = config_of(program, config);
     struct cpu_plan plan;
     TRY(cpu_backend_plan(d, &c, &plan));
+    if (config->trace_bytes > 0)
+        plan.total += trace_rings_bytes(program->n_workers, config->trace_bytes);
     *out = (struct backend_plan){.kv_bytes = plan.kv,
                                  .workspace_bytes = plan.workspace,
                                  .other_bytes = plan.total - plan.kv - plan.workspace};

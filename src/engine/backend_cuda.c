@@ -4,6 +4,7 @@
 
 #include "base/checked.h"
 #include "engine/cuda_group.h"
+#include "runtime/trace_rings.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -132,7 +133,9 @@ static int cuda_plan_bytes(struct diag *d, const struct prog_header *program,
     struct cuda_plan plan;
     backend_cuda_defaults(&o);
     struct rt_options rt = cuda_group_protocol(&o, config);
-    int rc = cuda_plan_make(d, program, &rt, 0, &plan);
+    const uint32_t n = program->n_workers;
+    const uint64_t ring = config->trace_bytes ? trace_ring_bytes(n, config->trace_bytes) : 0;
+    int rc = cuda_plan_make(d, program, &rt, cuda_trace_bytes(ring, n), &plan);
     if (rc == QN_OK)
         *out = (struct backend_plan){
             .kv_bytes = plan.kv_bytes,

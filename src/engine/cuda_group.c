@@ -140,7 +140,8 @@ int cuda_group_open(struct diag *d, const struct prog_header *program,
                     struct cuda_group *g) {
     struct rt_options rt = cuda_group_protocol(&g->options, config);
     uint64_t t = rt_now_ns();
-    uint64_t trace_bytes = cuda_trace_bytes(config->trace, program->n_workers);
+    uint64_t trace_bytes =
+        cuda_trace_bytes(config->trace != NULL ? config->trace->ring_bytes : 0, program->n_workers);
     TRY(cuda_plan_make(d, program, &rt, trace_bytes, &g->plan));
     g->shared = (struct cuda_shared){
         .options = &g->options, .program = program, .plan = &g->plan, .n_ranks = program->n_ranks};

@@ -10,9 +10,9 @@ static uint64_t capacity_of(const struct rt_trace *rings) {
     return (uint64_t)rings->mask + 1;
 }
 
-uint64_t cuda_trace_bytes(const struct rt_trace *rings, uint32_t n_workers) {
-    if (rings == NULL) return 0;
-    return sizeof *rings + CUDA_TRACE_RINGS((uint64_t)n_workers) * rings->ring_bytes;
+uint64_t cuda_trace_bytes(uint64_t ring_bytes, uint32_t n_workers) {
+    if (ring_bytes == 0) return 0;
+    return sizeof(struct rt_trace) + CUDA_TRACE_RINGS((uint64_t)n_workers) * ring_bytes;
 }
 
 /* ---- open and close ---- */

@@ -31,8 +31,8 @@ struct cuda_trace {
     struct rt_trace_record *part[CUDA_TRACE_PARTS]; /* [host->mask + 1] records being taken */
 };
 
-/* Bytes of device memory for a trace like the host's `rings`; 0 for NULL. */
-uint64_t cuda_trace_bytes(const struct rt_trace *rings, uint32_t n_workers);
+/* Bytes of device memory for a trace whose rings on the host have ring_bytes each; 0: no trace. */
+uint64_t cuda_trace_bytes(uint64_t ring_bytes, uint32_t n_workers);
 
 /* `device` has cuda_trace_bytes and is zeroed; its header is written through `stream`. The context
  * is current for all functions below. To be closed also after an error. Errors: QN_EDEVICE. */

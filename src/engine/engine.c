@@ -230,12 +230,8 @@ static int open_stages(struct diag *d, struct qn_engine *e, const qn_engine_para
     e->info.seconds_compile = lap(&t) - e->info.seconds_verify;
 
     /* Does it fit, and does the caller want it? Nothing large is taken before. */
+    plan.config.trace_bytes = p->trace_bytes;
     TRY(plan_memory(d, e->backend, e->program, &plan, &e->info));
-    if (p->trace_bytes) {
-        uint64_t bytes = trace_rings_bytes(plan.compile.device.n_workers, p->trace_bytes);
-        e->info.other_bytes += bytes;
-        e->info.total_bytes += bytes;
-    }
     TRY(describe(d, e, p, &plan));
     if (plan.config.choices.routes) e->route_stride = spec_route_ids(&e->model->spec);
     if (p->plan && p->plan(p->plan_user, &e->info) != 0)

@@ -19,9 +19,13 @@ static uint64_t ring_bytes(uint64_t n_records) {
     return sizeof(struct rt_trace_ring) + n_records * sizeof(struct rt_trace_record);
 }
 
+uint64_t trace_ring_bytes(uint32_t n_workers, uint64_t limit) {
+    return ring_bytes(records_per_ring(n_workers, limit));
+}
+
 uint64_t trace_rings_bytes(uint32_t n_workers, uint64_t limit) {
     return sizeof(struct rt_trace) +
-           RT_TRACE_RINGS((uint64_t)n_workers) * ring_bytes(records_per_ring(n_workers, limit));
+           RT_TRACE_RINGS((uint64_t)n_workers) * trace_ring_bytes(n_workers, limit);
 }
 
 int trace_rings_new(struct diag *d, uint32_t n_workers, uint64_t limit, struct rt_trace **out) {

@@ -15,6 +15,9 @@ enum { TRACE_RINGS_DEFAULT_BYTES = 64 << 20 };
  * 1024. */
 uint64_t trace_rings_bytes(uint32_t n_workers, uint64_t limit);
 
+/* Bytes of one of these rings. */
+uint64_t trace_ring_bytes(uint32_t n_workers, uint64_t limit);
+
 /* The rings, empty and off. The caller frees them (free()). Errors: QN_ENOMEM. */
 int trace_rings_new(struct diag *d, uint32_t n_workers, uint64_t limit, struct rt_trace **out);
 void trace_rings_switch(struct rt_trace *t, bool on);

@@ -16,6 +16,7 @@
 #include "engine/backend_cuda.h"
 #include "engine/compile.h"
 #include "engine/cuda_plan.h"
+#include "engine/cuda_trace.h"
 #include "engine/fake_driver.h"
 #include "inspect/trace.h"
 #include "runtime/trace_rings.h"
@@ -426,6 +427,23 @@ static void test_plan(void **state) {
     close_well(i);
 }
 
+/* The plan counts the rings on the device of a trace that is made later. */
+static void test_plan_of_trace(void **state) {
+    (void)state;
+    enum { LIMIT = 1 << 22 };
+    struct diag d = {0};
+    struct backend_plan plain, traced;
+    struct backend_config c = config;
+    struct rt_trace *rings;
+    assert_int_equal(backend_cuda.plan(&d, program, &c, &plain), QN_OK);
+    c.trace_bytes = LIMIT;
+    assert_int_equal(backend_cuda.plan(&d, program, &c, &traced), QN_OK);
+    assert_int_equal(trace_rings_new(&d, program->n_workers, LIMIT, &rings), QN_OK);
+    assert_int_equal(traced.other_bytes - plain.other_bytes,
+                     cuda_trace_bytes(rings->ring_bytes, program->n_workers));
+    free(rings);
+}
+
 /* The kernels' blocks work each by itself. */
 static void test_no_gangs(void **state) {
     (void)state;
@@ -560,6 +578,7 @@ int main(void) {
         cmocka_unit_test(test_waiters_learn),
         cmocka_unit_test(test_out_of_memory),
         cmocka_unit_test(test_plan),
+        cmocka_unit_test(test_plan_of_trace),
         cmocka_unit_test(test_wrong_image),
         cmocka_unit_test(test_no_driver),
     };
