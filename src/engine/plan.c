@@ -73,13 +73,20 @@ static int choose_length(struct diag *d, const qn_engine_params *p, const struct
         uint64_t most = MIN(spec->max_position, (uint32_t)DEFAULT_MAX_LEN);
         c->max_model_len = (uint32_t)MIN(most, fits / c->kv_block * c->kv_block);
     }
+    if (!p->kv_cache_memory_bytes && plan->weight_bytes > plan->memory_limit)
+        return fail(d, QN_ELIMIT,
+                    "memory: the weights take %.1f MB, gpu_memory_utilization allows %.1f of %.1f; "
+                    "raise it, or take a smaller model",
+                    1e-6 * (double)plan->weight_bytes, 1e-6 * (double)plan->memory_limit,
+                    1e-6 * (double)plan->device.memory_bytes);
     if (c->max_model_len == 0 || c->max_model_len > fits)
-        return fail(
-            d, QN_ELIMIT,
-            "memory: %llu bytes of KV cache hold %llu positions, want %u (weights %llu bytes, "
-            "limit %llu); lower max_model_len or raise the limit",
-            (unsigned long long)budget, (unsigned long long)fits, MAX(c->max_model_len, 1u),
-            (unsigned long long)plan->weight_bytes, (unsigned long long)plan->memory_limit);
+        return fail(d, QN_ELIMIT,
+                    "memory: a request of %u positions takes %.1f MB of KV cache, have room for "
+                    "%.1f; lower max_model_len or raise %s",
+                    MAX(c->max_model_len, c->kv_block),
+                    1e-6 * (double)plan->kv_token_bytes * MAX(c->max_model_len, c->kv_block),
+                    1e-6 * (double)budget,
+                    p->kv_cache_memory_bytes ? "kv_cache_memory_bytes" : "gpu_memory_utilization");
     return QN_OK;
 }
 

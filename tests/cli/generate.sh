@@ -105,5 +105,7 @@ q "no tokenizer" $G --prompt hello
 q "no tokenizer" $G --prompt-ids 1 --stop x
 q "no prompts" $TINY --prompts-file /dev/null
 q "nofile" $TINY --prompt-file "$T/nofile"
-q "memory" $TINY --prompt x --kv-cache-memory-bytes 1k
+q "64 positions takes 0.4 MB of KV cache, have room for 0.0; lower max_model_len or raise kv_cache_memory_bytes" \
+    $TINY --prompt x --kv-cache-memory-bytes 1k
+q "weights take 10.7 MB, gpu_memory_utilization allows" $TINY --prompt x --gpu-memory-utilization 0.00001
 exit 0
