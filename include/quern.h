@@ -235,8 +235,7 @@ typedef struct qn_engine_info {
      * runs of layers with experts. Their quotient is the experts that one such layer reads in one
      * step. */
     uint64_t experts_read, expert_layers_run;
-    /* Of start-up, too: the kernels' image, from the cache or compiled, and its loading. GPU only.
-     */
+    /* Of start-up, too: a GPU's kernels, from the cache or compiled, and loading them. */
     double seconds_kernels;
 } qn_engine_info;
 
