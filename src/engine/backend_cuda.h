@@ -41,8 +41,6 @@ struct cuda_group *backend_cuda_group(struct backend_instance *i);
 /* What an open instance has done and holds; launches and memory are rank 0's. */
 struct backend_cuda_stats {
     uint64_t n_launches; /* of the mega-kernel */
-    bool image_cached;   /* found in the cache */
-    double seconds_context, seconds_image, seconds_memory, seconds_weights;
     uint64_t device_bytes, weight_bytes;
     int registers, local_bytes; /* of the mega-kernel, per thread */
 };

@@ -41,13 +41,6 @@ int cuda_group_ordinal(void) {
 
 /* ---- open and close ---- */
 
-static double lap(uint64_t *since) {
-    uint64_t now = rt_now_ns();
-    double seconds = 1e-9 * (double)(now - *since);
-    *since = now;
-    return seconds;
-}
-
 static void progress(const struct backend_config *config, const char *stage, uint64_t done,
                      uint64_t total) {
     if (config->progress != NULL) config->progress(config->progress_user, stage, done, total);
@@ -85,9 +78,7 @@ static int make_image(struct diag *d, struct cuda_group *g, const struct backend
                                      .lineinfo = g->options.lineinfo,
                                      .each_arrives = g->options.racecheck,
                                      .traces = g->plan.trace_bytes > 0};
-    int rc = cuda_image_make(d, g->shared.program, &o, g->options.cache_off, config, image);
-    g->stats.image_cached = image->cached;
-    return rc;
+    return cuda_image_make(d, g->shared.program, &o, g->options.cache_off, config, image);
 }
 
 static int load_kernels(struct diag *d, struct cuda_group *g, const struct backend_config *config) {
@@ -139,7 +130,6 @@ int cuda_group_open(struct diag *d, const struct prog_header *program,
                     const struct weights *weights, const struct backend_config *config,
                     struct cuda_group *g) {
     struct rt_options rt = cuda_group_protocol(&g->options, config);
-    uint64_t t = rt_now_ns();
     uint64_t trace_bytes =
         cuda_trace_bytes(config->trace != NULL ? config->trace->ring_bytes : 0, program->n_workers);
     TRY(cuda_plan_make(d, program, &rt, trace_bytes, &g->plan));
@@ -147,14 +137,10 @@ int cuda_group_open(struct diag *d, const struct prog_header *program,
         .options = &g->options, .program = program, .plan = &g->plan, .n_ranks = program->n_ranks};
     TRY(cuda_group_driver(d, &g->options, &g->own, &g->shared.api));
     TRY(open_contexts(d, g));
-    g->stats.seconds_context = lap(&t);
     TRY(load_kernels(d, g, config));
-    g->stats.seconds_image = lap(&t);
     progress(config, "memory", 0, 0);
     for (uint32_t k = 0; k < n_ranks(g); k++) TRY(cuda_rank_fill(d, &g->ranks[k], config->trace));
-    g->stats.seconds_memory = lap(&t);
     TRY(load_weights(d, g, weights, config));
-    g->stats.seconds_weights = lap(&t);
     return start(d, g);
 }
 
