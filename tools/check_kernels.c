@@ -2,17 +2,16 @@
  * holds the assembler's report to what is written beside each kernel. Needs NVRTC, but no GPU.
  *
  *     check_kernels [--arch sm_90a]... [--model NAME]... [--traces] [--log] [--cubin FOLDER]
- *     check_kernels --fill-cache [--form aot|jit] [--requests N] [--max-model-len N]
- *                   [--max-num-batched-tokens N] [--traces] [--log] --arch sm_90a DIR...
+ *     check_kernels --fill-cache [--form aot|jit] [--max-model-len N] [--traces] [--log]
+ *                   --arch sm_90a DIR...
  *
  * --traces: kernels of an engine that was opened with a trace, which have the same budgets.
  * The second form compiles the kernels of model directories into the kernel cache, so that a
  * machine that gets a copy of the cache compiles nothing; of a model that the kernels cannot run it
- * says so, which is no failure. Kernels differ by the forms that the
- * program uses, and so by the requests in flight (8), their positions (4,096), the rows of an
- * iteration (2,048), and by whether it hands out tasks at run
- * time; as the engine has it on a GPU it does not. With --log nothing is cached: the assembler's
- * report is printed.
+ * says so, which is no failure. Kernels differ by whether the program hands out tasks at run time
+ * (as the engine has it on a GPU it does not), with some RoPE scalings by the positions of a
+ * request (4,096), and by --traces. With --log nothing is cached: the assembler's report is
+ * printed.
  *
  * A budget is a line of a .cuh file:
  *
@@ -139,7 +138,7 @@ struct choices {
     int n_arch, n_model;
     bool log, fill_cache, traces;
     const char *cubin_folder, *form;
-    uint32_t n_requests, max_model_len, max_batched_tokens; /* 0: as an engine has them */
+    uint32_t max_model_len; /* 0: as an engine has it */
     char **dirs;
     int n_dirs;
 };
@@ -300,8 +299,7 @@ static int check(const struct nvrtc *nvrtc, const struct choices *c, const char 
     struct diag d = {0};
     struct kernel_cache off = {{0}};
     struct kernel_image image = {0};
-    struct kernel_image_options o = {
-        .arch = arch, .all_forms = true, .verbose = true, .traces = c->traces};
+    struct kernel_image_options o = {.arch = arch, .verbose = true, .traces = c->traces};
     char where[64];
     int failures = 0, n_kernels = 0;
     snprintf(where, sizeof where, "%s.%s", model, arch);
@@ -344,12 +342,8 @@ static int parse(int argc, char **argv, struct choices *c) {
             return 0;
         } else if (strcmp(argv[i], "--form") == 0 && more)
             c->form = argv[++i];
-        else if (strcmp(argv[i], "--requests") == 0 && more)
-            c->n_requests = (uint32_t)strtoul(argv[++i], NULL, 10);
         else if (strcmp(argv[i], "--max-model-len") == 0 && more)
             c->max_model_len = (uint32_t)strtoul(argv[++i], NULL, 10);
-        else if (strcmp(argv[i], "--max-num-batched-tokens") == 0 && more)
-            c->max_batched_tokens = (uint32_t)strtoul(argv[++i], NULL, 10);
         else if (strcmp(argv[i], "--cubin") == 0 && more)
             c->cubin_folder = argv[++i];
         else if (strcmp(argv[i], "--arch") == 0 && more && c->n_arch < MAX_CHOICES)
@@ -360,9 +354,8 @@ static int parse(int argc, char **argv, struct choices *c) {
             return fprintf(stderr,
                            "usage: check_kernels [--arch ARCH]... [--model NAME]... [--traces] "
                            "[--log] [--cubin FOLDER]\n"
-                           "       check_kernels --fill-cache [--form aot|jit] [--requests N] "
-                           "[--max-model-len N] [--max-num-batched-tokens N] [--traces] [--log] "
-                           "--arch ARCH DIR...\n"),
+                           "       check_kernels --fill-cache [--form aot|jit] "
+                           "[--max-model-len N] [--traces] [--log] --arch ARCH DIR...\n"),
                    2;
     }
     return 0;
@@ -376,9 +369,7 @@ static int real_program(struct diag *d, const struct choices *c, struct model *m
     char launch[32];
     compile_options_init(&o);
     compile_options_cuda(&o, &card);
-    o.n_slots = c->n_requests;
     if (c->max_model_len != 0) o.max_model_len = c->max_model_len;
-    if (c->max_batched_tokens != 0) o.max_batched_tokens = c->max_batched_tokens;
     o.kv_dtype = model->spec.weight_dtype == DTYPE_F16 ? DTYPE_F16 : DTYPE_BF16;
     snprintf(launch, sizeof launch, "launch=%.20s", c->form);
     TRY(compile_option_apply(d, launch, &o));
@@ -436,7 +427,7 @@ static int fill_cache(const struct nvrtc *nvrtc, const struct choices *c) {
 }
 
 int main(int argc, char **argv) {
-    struct choices c = {.form = "aot", .n_requests = 8};
+    struct choices c = {.form = "aot"};
     struct nvrtc nvrtc;
     struct diag d = {0};
     int failures = 0, n = 0;

@@ -64,10 +64,8 @@ static uint32_t cc_of(const char *arch) {
 static int unit_init(struct diag *d, const struct prog_header *program,
                      const struct kernel_image_options *o, struct unit *u) {
     bool used[N_FORMS];
-    if (o->all_forms)
-        cuda_form_all(program, cc_of(o->arch), used);
-    else
-        TRY(cuda_form_used(d, program, cc_of(o->arch), used));
+    TRY(cuda_form_used(d, program, cc_of(o->arch), used)); /* refuses what has no form */
+    if (!o->own_forms) cuda_form_all(program, cc_of(o->arch), used);
     emit_constants(program, &u->constants);
     emit_forms(used, &u->constants);
     emit_unit(o->entry != NULL ? o->entry : "kernels/cuda/mega.cuh", &u->text);

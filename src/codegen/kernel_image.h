@@ -13,7 +13,7 @@
 struct kernel_image_options {
     const char *entry; /* NULL: "kernels/cuda/mega.cuh" */
     const char *arch;  /* "sm_90a" */
-    bool all_forms;    /* all forms that the device could have, not only the program's */
+    bool own_forms;    /* only the forms that the program uses: for tests of single operators */
     bool lineinfo;     /* source lines for profilers and sanitizers */
     bool each_arrives; /* every thread signs off by itself: for racecheck (block/block.cuh) */
     bool traces;       /* the kernel can record what happens when (runtime/rt_trace.h) */
@@ -29,7 +29,9 @@ struct kernel_image {
     double seconds;       /* that finding or compiling took */
 };
 
-/* Makes the image for a program. Errors: QN_EDEVICE (the compiler's message), QN_ENOMEM. The image
+/* Makes the image for a program. It has all forms of the model's operators that the device could
+ * have (form.def), so all programs of a model share it, but those of experiments, and those with
+ * another dtype of the KV cache. Errors: QN_EDEVICE (the compiler's message), QN_ENOMEM. The image
  * is released by kernel_image_fini. A failed write to the cache is not an error. */
 int kernel_image_make(struct diag *d, const struct nvrtc *nvrtc, const struct kernel_cache *cache,
                       const struct prog_header *program, const struct kernel_image_options *o,

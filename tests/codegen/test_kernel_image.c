@@ -20,7 +20,7 @@ const char *__asan_default_options(void) {
     return "detect_leaks=0";
 }
 
-/* Only what emit_constants reads. */
+/* Only what emit_constants and cuda_form_all read. */
 struct bare {
     struct prog_header header;
     struct model_spec spec;
@@ -29,7 +29,7 @@ struct bare {
 
 static struct bare bare_program(void) {
     struct bare p = {.header = {.kv_block = 64},
-                     .spec = {.n_layers = 2, .hidden = 64, .rms_eps = 1e-6f},
+                     .spec = {.n_layers = 2, .hidden = 64, .head_dim = 16, .rms_eps = 1e-6f},
                      .kv = {.heads = 3, .k_width = 24, .v_width = 16, .dtype = DTYPE_BF16}};
     p.header.section[SECTION_MODEL].offset = offsetof(struct bare, spec);
     p.header.section[SECTION_MODEL].count = 1;

@@ -48,8 +48,9 @@ static int load_image(struct diag *d, struct device_program *p) {
     codec_set_arch(arch);
     TRY(nvrtc_open(d, getenv("QN_NVRTC"), &nvrtc));
     kernel_cache_init(&cache, false);
-    int rc = kernel_image_make(d, &nvrtc, &cache, p->program,
-                               &(struct kernel_image_options){.arch = arch}, &image);
+    int rc =
+        kernel_image_make(d, &nvrtc, &cache, p->program,
+                          &(struct kernel_image_options){.arch = arch, .own_forms = true}, &image);
     if (rc == QN_OK)
         rc = cuda_check(d, api, "cuModuleLoadData", api->cuModuleLoadData(&p->module, image.bytes));
     kernel_image_fini(&image);
