@@ -30,9 +30,10 @@ struct kernel_image {
 };
 
 /* Makes the image for a program. It has all forms of the model's operators that the device could
- * have (form.def), so all programs of a model share it, but those of experiments, and those with
- * another dtype of the KV cache. Errors: QN_EDEVICE (the compiler's message), QN_ENOMEM. The image
- * is released by kernel_image_fini. A failed write to the cache is not an error. */
+ * have (form.def). So a model's programs share it; those of experiments, and those with another
+ * dtype of the KV cache, have their own. Errors: QN_EDEVICE (the compiler's message), QN_ENOMEM,
+ * QN_EUNSUPPORTED (an operator without a form). The image is released by kernel_image_fini. A
+ * failed write to the cache is not an error. */
 int kernel_image_make(struct diag *d, const struct nvrtc *nvrtc, const struct kernel_cache *cache,
                       const struct prog_header *program, const struct kernel_image_options *o,
                       struct kernel_image *image);
