@@ -64,3 +64,22 @@ int outfile_write(struct diag *d, const char *path, const void *bytes, size_t n)
     if (access(path, W_OK) != 0) return fail_io(d, path);
     return replace(d, path, &old, bytes, n);
 }
+
+int outfile_check(struct diag *d, const char *path) {
+    struct stat old;
+    if (stat(path, &old) == 0) {
+        errno = EISDIR;
+        return S_ISDIR(old.st_mode) || access(path, W_OK) != 0 ? fail_io(d, path) : QN_OK;
+    }
+    if (errno != ENOENT || path[0] == '\0') return fail_io(d, path);
+    const char *slash = strrchr(path, '/');
+    struct strbuf folder = {0};
+    if (slash == NULL)
+        strbuf_str(&folder, ".");
+    else
+        strbuf_add(&folder, path, (size_t)(slash - path) + 1);
+    int rc = strbuf_status(d, &folder);
+    if (rc == QN_OK && access(folder.text, W_OK | X_OK) != 0) rc = fail_io(d, path);
+    strbuf_fini(&folder);
+    return rc;
+}

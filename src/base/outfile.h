@@ -14,4 +14,8 @@
 /* Errors: QN_EIO with the system's reason, names the path. */
 int outfile_write(struct diag *d, const char *path, const void *bytes, size_t n);
 
+/* Whether a file could be written there now, so that long work need not end with an error. Writes
+ * nothing. Errors: as outfile_write's. */
+int outfile_check(struct diag *d, const char *path);
+
 #endif

@@ -3,6 +3,7 @@
 #include "cli/progress.h"
 
 #include "base/checked.h"
+#include "base/outfile.h"
 #include "base/strbuf.h"
 #include "base/utf8.h"
 
@@ -193,9 +194,22 @@ static int check_effects(const struct options *o) {
     return EXIT_OK;
 }
 
+/* Refuses files that could not be written after the work. */
+static int check_files(const struct options *o) {
+    static const enum option files[] = {OPT_TRACE, OPT_HTML, OPT_OUTPUT};
+    for (size_t i = 0; i < COUNT_OF(files); i++) {
+        const char *path = options_text(o, files[i], "-");
+        struct diag d = {0};
+        if (strcmp(path, "-") != 0 && outfile_check(&d, path) != QN_OK)
+            return cli_error("--%s: %s", option_table[files[i]].name, d.message);
+    }
+    return EXIT_OK;
+}
+
 int cli_engine_params(const struct options *o, qn_engine_params *p) {
     qn_engine_params_init(p);
     int rc = check_effects(o);
+    if (rc == EXIT_OK) rc = check_files(o);
     if (rc != EXIT_OK) return rc;
     p->model = options_text(o, OPT_MODEL, NULL);
     p->program = options_text(o, OPT_PROGRAM, NULL);

@@ -38,5 +38,6 @@ grep -qE '[0-9]+ records per iteration, [0-9]+ ns for each that reads the clock'
 
 refused 2 "output-len" profile $TINY --output-len 1
 refused 2 "one size at a time" profile $TINY --batch-size 1,2
-refused 1 "no/such/folder" profile $TINY --output-len 4 -q --trace /no/such/folder/x
+refused 1 "--trace: /no/such/folder/x" profile $TINY --output-len 4 --trace /no/such/folder/x
+refused 1 "--html: /no/such/folder/x" profile $TINY --output-len 4 --html /no/such/folder/x
 exit 0

@@ -72,6 +72,9 @@ run 0 generate $TINY --prompt-ids 1,2,3 --max-tokens 6 --ignore-eos --temperatur
 python3 -c 'import json,sys; a,b=json.loads(sys.argv[1]),json.load(open(sys.argv[2])); assert a["ids"]==b["ids"] and a["logprobs"]==b["logprobs"]' "$ids" "$T/out" || die "a trace changes the output"
 run 0 bench latency $TINY --input-len 4 --output-len 6 --trace "$T/bench"
 python3 "$T/perfetto.py" "$T/bench" || die "the trace of bench latency"
-run 1 generate $TINY --prompt-ids 1 --max-tokens 1 --trace /no/such/folder/t
-err_says "/no/such/folder/t"
+# Where nothing can be written, nothing is generated.
+refused 1 "--trace: /no/such/folder/t: No such file" generate $TINY --prompt-ids 1 --max-tokens 1 --trace /no/such/folder/t
+refused 1 "--trace: $T: Is a directory" bench latency $TINY --trace "$T"
+refused 1 "no/such" generate -m no/such --prompt-ids 1 --trace "$T/none"
+[ ! -e "$T/none" ] || die "a refused command left a file"
 exit 0
