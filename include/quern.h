@@ -235,7 +235,7 @@ typedef struct qn_engine_info {
      * runs of layers with experts. Their quotient is the experts that one such layer reads in one
      * step. */
     uint64_t experts_read, expert_layers_run;
-    /* Of start-up, too: a GPU's kernels, from the cache or compiled, and loading them. */
+    /* Seconds of start-up: finding or compiling a GPU's kernels, and loading them. */
     double seconds_kernels;
 } qn_engine_info;
 

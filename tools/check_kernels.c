@@ -7,11 +7,11 @@
  *
  * --traces: kernels of an engine that was opened with a trace, which have the same budgets.
  * The second form compiles the kernels of model directories into the kernel cache, so that a
- * machine that gets a copy of the cache compiles nothing; of a model that the kernels cannot run it
- * says so, which is no failure. Kernels differ by whether the program hands out tasks at run time
- * (as the engine has it on a GPU it does not), with some RoPE scalings by the positions of a
- * request (4,096), and by --traces. With --log nothing is cached: the assembler's report is
- * printed.
+ * machine that gets a copy of the cache compiles nothing. "none" is a model of sizes that the
+ * kernels do not have, which is no failure. Kernels differ by whether the program hands out tasks
+ * at run time (as the engine has it on a GPU it does not), with some RoPE scalings by the positions
+ * of a request (those that an engine has unless the user says how many), and by --traces. With
+ * --log nothing is cached: the assembler's report is printed.
  *
  * A budget is a line of a .cuh file:
  *
@@ -138,7 +138,7 @@ struct choices {
     int n_arch, n_model;
     bool log, fill_cache, traces;
     const char *cubin_folder, *form;
-    uint32_t max_model_len; /* 0: as an engine has it */
+    uint32_t max_model_len; /* 0: as an engine has it unless the user says */
     char **dirs;
     int n_dirs;
 };
@@ -369,7 +369,8 @@ static int real_program(struct diag *d, const struct choices *c, struct model *m
     char launch[32];
     compile_options_init(&o);
     compile_options_cuda(&o, &card);
-    if (c->max_model_len != 0) o.max_model_len = c->max_model_len;
+    o.max_model_len = c->max_model_len != 0 ? c->max_model_len
+                                            : MIN(model->spec.max_position, COMPILE_LEN_MOST + 0u);
     o.kv_dtype = model->spec.weight_dtype == DTYPE_F16 ? DTYPE_F16 : DTYPE_BF16;
     snprintf(launch, sizeof launch, "launch=%.20s", c->form);
     TRY(compile_option_apply(d, launch, &o));
@@ -394,9 +395,13 @@ static int fill(const struct nvrtc *nvrtc, const struct kernel_cache *cache,
     struct model *model = NULL;
     struct kernel_image image = {0};
     struct prog_header *program = NULL;
+    bool none = false;
     int rc = model_open(&d, dir, &options, &model);
     if (rc == QN_OK) rc = real_program(&d, c, model, arch, &program);
-    if (rc == QN_OK) rc = check_program(&d, program);
+    if (rc == QN_OK) {
+        rc = check_program(&d, program);
+        none = rc == QN_EUNSUPPORTED;
+    }
     if (rc == QN_OK)
         rc = kernel_image_make(
             &d, nvrtc, cache, program,
@@ -404,15 +409,15 @@ static int fill(const struct nvrtc *nvrtc, const struct kernel_cache *cache,
             &image);
     if (c->log && image.log != NULL) puts(image.log);
     printf("%s  %-40s %s %s %zu bytes, %.1f s%s %s\n",
-           rc == QN_OK             ? "ok  "
-           : rc == QN_EUNSUPPORTED ? "none"
-                                   : "FAIL",
+           rc == QN_OK ? "ok  "
+           : none      ? "none"
+                       : "FAIL",
            dir, arch, c->form, image.n, image.seconds, image.cached ? ", was there" : "",
            d.message);
     kernel_image_fini(&image);
     free(program);
     model_free(model);
-    return rc != QN_OK && rc != QN_EUNSUPPORTED;
+    return rc != QN_OK && !none;
 }
 
 static int fill_cache(const struct nvrtc *nvrtc, const struct choices *c) {

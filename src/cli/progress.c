@@ -21,10 +21,10 @@ static const char *amount(const struct progress *p, char text[72]) {
     return text;
 }
 
-/* What a stage does that has lasted so long, and that nobody expects. */
+/* Why a stage takes longer than a second; empty if it needs no reason. */
 static const char *reason(const struct progress *p, double seconds) {
     const bool kernels = strcmp(p->stage, "kernels") == 0;
-    return kernels && seconds >= 1 ? ", compiled on a model's first start" : "";
+    return kernels && seconds >= 1 ? ", compiling; kept for later starts" : "";
 }
 
 static void show_bar(struct progress *p, double seconds) {

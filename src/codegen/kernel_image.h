@@ -1,6 +1,6 @@
 /* kernel_image.h - from a program to a cubin: constants, embedded sources, NVRTC, cache.
  *
- * Used by engine/cuda_group.c at start and by tools/check_kernels.c in CI, so that what is
+ * Used by engine/cuda_image.c at start and by tools/check_kernels.c in CI, so that what is
  * checked is what runs.
  */
 #ifndef QN_CODEGEN_KERNEL_IMAGE_H
@@ -29,9 +29,10 @@ struct kernel_image {
     double seconds;       /* that finding or compiling took */
 };
 
-/* Makes the image for a program. It has all forms of the model's operators that the device could
- * have (form.def). So a model's programs share it; those of experiments, and those with another
- * dtype of the KV cache, have their own. Errors: QN_EDEVICE (the compiler's message), QN_ENOMEM,
+/* Makes the image for a program. It has all forms but those that the model's shapes or the device
+ * exclude (form.def). So a model's programs share it. Those of experiments and with another dtype
+ * of the KV cache have their own, as have positions past the length that LongRoPE was trained for.
+ * Errors: QN_EDEVICE (the compiler's message), QN_ENOMEM,
  * QN_EUNSUPPORTED (an operator without a form). The image is released by kernel_image_fini. A
  * failed write to the cache is not an error. */
 int kernel_image_make(struct diag *d, const struct nvrtc *nvrtc, const struct kernel_cache *cache,

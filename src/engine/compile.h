@@ -11,6 +11,10 @@
 #include "task/program.h"
 #include "task/task_graph.h"
 
+/* Positions of a request unless the user says how many, or the model has fewer. Longer contexts
+ * must be requested, since they cost memory from the start. */
+enum { COMPILE_LEN_MOST = 32768 };
+
 /* What the compiled program is for. compile_options_init sets the defaults. */
 struct compile_options {
     enum prog_target target;

@@ -97,7 +97,7 @@ static int load_kernels(struct diag *d, struct cuda_group *g, const struct backe
     return rc;
 }
 
-/* Bytes of weights: of the ranks before, of all ranks. */
+/* before: bytes of weights of the ranks that are loaded; total: of all ranks. */
 struct loading {
     const struct backend_config *config;
     uint64_t before, total;

@@ -86,9 +86,9 @@ int cuda_image_make(struct diag *d, const struct prog_header *program,
     *image = (struct kernel_image){0};
     if (config->progress == NULL) return make(&j);
     TRY(open_sync(d, &j));
+    config->progress(config->progress_user, "kernels", 0, 0);
     if (begin(&j, &thread)) {
-        do config->progress(config->progress_user, "kernels", 0, 0);
-        while (!wait_a_while(&j));
+        while (!wait_a_while(&j)) config->progress(config->progress_user, "kernels", 0, 0);
         pthread_join(thread, NULL);
     } else {
         j.rc = make(&j);

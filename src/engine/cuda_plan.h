@@ -1,7 +1,7 @@
 /* cuda_plan.h - every byte that an engine takes on a GPU, known before the first is taken.
  *
- *   device:  | weights | KV cache | workspace | runtime state | program, tables | upload buffers |
- *                                                                 (released after loading)
+ *   device:  | weights | KV cache | workspace | runtime state | program, tables | trace | uploads |
+ *                                                               (uploads: released after loading)
  *   host, pinned and mapped:  | mailbox |
  *
  * cuda_group.c and backend_cuda.c make it from the program alone: no device is touched.

@@ -21,7 +21,6 @@
 static const uint64_t CPU_KV_MOST = (uint64_t)4 << 30;
 /* Bytes beside each KV block: its record, its tokens, its bucket. Only for a first guess. */
 enum { BLOCK_RECORD_BYTES = 512 };
-enum { DEFAULT_MAX_LEN = 32768 }; /* longer contexts must be requested: they cost start-up memory */
 static const double DEFAULT_SHARE = 0.9, DEFAULT_LINGER_MS = 5;
 
 static int dtype_of(struct diag *d, const char *name, enum dtype automatic, enum dtype *out) {
@@ -70,23 +69,25 @@ static int choose_length(struct diag *d, const qn_engine_params *p, const struct
     if (c->max_model_len == 0) {
         if (!p->kv_cache_memory_bytes && c->target != TARGET_CUDA)
             fits = MIN(fits, CPU_KV_MOST / plan->kv_token_bytes);
-        uint64_t most = MIN(spec->max_position, (uint32_t)DEFAULT_MAX_LEN);
+        uint64_t most = MIN(spec->max_position, COMPILE_LEN_MOST + 0u);
         c->max_model_len = (uint32_t)MIN(most, fits / c->kv_block * c->kv_block);
     }
-    if (!p->kv_cache_memory_bytes && plan->weight_bytes > plan->memory_limit)
+    if (plan->weight_bytes > plan->memory_limit)
         return fail(d, QN_ELIMIT,
                     "memory: the weights take %.1f MB, gpu_memory_utilization allows %.1f of %.1f; "
                     "raise it, or take a smaller model",
                     1e-6 * (double)plan->weight_bytes, 1e-6 * (double)plan->memory_limit,
                     1e-6 * (double)plan->device.memory_bytes);
-    if (c->max_model_len == 0 || c->max_model_len > fits)
+    if (c->max_model_len == 0 || c->max_model_len > fits) {
+        const uint32_t len = MAX(c->max_model_len, c->kv_block);
+        const uint64_t need = CEIL_DIV(len, c->kv_block) * plan->kv_block_bytes;
         return fail(d, QN_ELIMIT,
                     "memory: a request of %u positions takes %.1f MB of KV cache, have room for "
-                    "%.1f; lower max_model_len or raise %s",
-                    MAX(c->max_model_len, c->kv_block),
-                    1e-6 * (double)plan->kv_token_bytes * MAX(c->max_model_len, c->kv_block),
-                    1e-6 * (double)budget,
+                    "%.1f; %sraise %s",
+                    len, 1e-6 * (double)need, 1e-6 * (double)budget,
+                    len > c->kv_block ? "lower max_model_len or " : "",
                     p->kv_cache_memory_bytes ? "kv_cache_memory_bytes" : "gpu_memory_utilization");
+    }
     return QN_OK;
 }
 
@@ -312,12 +313,14 @@ int plan_memory(struct diag *d, const struct backend *backend, const struct prog
     info->total_bytes = info->weight_bytes + sum_of(&bytes);
     if (info->total_bytes > plan->memory_limit)
         return fail(d, QN_ELIMIT,
-                    "memory: want %llu bytes (weights %llu, KV cache %llu, workspace %llu, other "
-                    "%llu), the limit is %llu; lower max_model_len, max_num_seqs or "
-                    "max_num_batched_tokens",
-                    (unsigned long long)info->total_bytes, (unsigned long long)info->weight_bytes,
-                    (unsigned long long)info->kv_cache_bytes,
-                    (unsigned long long)info->workspace_bytes,
-                    (unsigned long long)info->other_bytes, (unsigned long long)plan->memory_limit);
+                    "memory: the weights take %.1f MB, the KV cache %.1f, the workspace %.1f, the "
+                    "rest%s %.1f, gpu_memory_utilization allows %.1f of %.1f; raise it, or lower "
+                    "%smax_model_len, max_num_seqs or max_num_batched_tokens",
+                    1e-6 * (double)info->weight_bytes, 1e-6 * (double)info->kv_cache_bytes,
+                    1e-6 * (double)info->workspace_bytes,
+                    plan->config.trace_bytes > 0 ? " with the trace" : "",
+                    1e-6 * (double)info->other_bytes, 1e-6 * (double)plan->memory_limit,
+                    1e-6 * (double)plan->device.memory_bytes,
+                    plan->kv_fixed ? "kv_cache_memory_bytes, " : "");
     return QN_OK;
 }

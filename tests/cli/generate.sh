@@ -105,7 +105,11 @@ q "no tokenizer" $G --prompt hello
 q "no tokenizer" $G --prompt-ids 1 --stop x
 q "no prompts" $TINY --prompts-file /dev/null
 q "nofile" $TINY --prompt-file "$T/nofile"
-q "64 positions takes 0.4 MB of KV cache, have room for 0.0; lower max_model_len or raise kv_cache_memory_bytes" \
+q "64 positions takes 0.4 MB of KV cache, have room for 0.0; raise kv_cache_memory_bytes" \
     $TINY --prompt x --kv-cache-memory-bytes 1k
-q "weights take 10.7 MB, gpu_memory_utilization allows" $TINY --prompt x --gpu-memory-utilization 0.00001
+# 100 positions are two blocks of 64.
+q "100 positions takes 0.8 MB of KV cache, have room for 0.7; lower max_model_len or raise kv_cache_memory_bytes" \
+    $TINY --prompt x --kv-cache-memory-bytes 700k --max-model-len 100
+q "weights take 10.7 MB, gpu_memory_utilization allows" $TINY --prompt x --gpu-memory-utilization 0.0000001
+q "raise it, or lower kv_cache_memory_bytes, max_model_len" $TINY --prompt x --kv-cache-memory-bytes 1000G --gpu-memory-utilization 0.01
 exit 0

@@ -113,6 +113,10 @@ static void test_key_and_cache(void **state) {
     assert_differ(first,
                   make(&n, &cache, &p,
                        (struct kernel_image_options){.arch = "sm_90a", .lineinfo = true}, false));
+    /* The program uses no form; its image has those of other programs of the model, too. */
+    assert_differ(first,
+                  make(&n, &cache, &p,
+                       (struct kernel_image_options){.arch = "sm_90a", .own_forms = true}, false));
     p.spec.hidden = 128;
     assert_differ(first, make(&n, &cache, &p, hopper, false));
     p.spec.hidden = 64;

@@ -1,11 +1,11 @@
 /* On a real GPU: the CUDA backend against transformers' continuations, against itself in other
  * company, other chunks and other runs, and in trouble. Skips where there is no GPU; tests/gpu/run
  * runs it. QN_TEST_MODELS (folder names, separated by commas) picks golden models, QN_TEST a test,
- * QN_TEST_RUNS how often the same is asked for (20), QN_TEST_OPTIONS adds compile options,
- * QN_TEST_SHORT (any value) leaves out long prompts, most tokens and some options; 2 leaves the
- * golden models prompts of up to eight tokens and two tokens of output. QN_TEST_CONTEXT
- * is the length of a long context (1100, at most 40000). With tests/emulator's libraries for the
- * driver and NVRTC the same tests run on no GPU at all. */
+ * QN_TEST_LIST lists the tests instead, QN_TEST_RUNS how often the same is asked for (20),
+ * QN_TEST_OPTIONS adds compile options, QN_TEST_SHORT (any value) leaves out long prompts, most
+ * tokens and some options; 2 leaves the golden models prompts of up to eight tokens and two tokens
+ * of output. QN_TEST_CONTEXT is the length of a long context (1100, at most 40000). With
+ * tests/emulator's libraries for the driver and NVRTC the same tests run on no GPU at all. */
 #include "engine/cuda_rig.h"
 #include "golden_experts.h"
 #include "inspect/trace.h"
@@ -972,10 +972,14 @@ static void test_mixed_windows(void **state) {
 struct heard {
     char stages[64]; /* in order, each once */
     uint64_t done, total;
+    uint32_t kernels; /* calls */
+    pthread_t thread;
 };
 
 static void hear(void *user, const char *stage, uint64_t done, uint64_t total) {
     struct heard *h = user;
+    assert_true(pthread_equal(pthread_self(), h->thread));
+    if (strcmp(stage, "kernels") == 0) h->kernels++;
     if (strstr(h->stages, stage) == NULL) {
         assert_true(strlen(h->stages) + strlen(stage) + 2 < sizeof h->stages);
         strcat(strcat(h->stages, stage), " ");
@@ -986,20 +990,30 @@ static void hear(void *user, const char *stage, uint64_t done, uint64_t total) {
     h->total = total;
 }
 
-/* The progress of weights is in bytes. */
+/* The callback is called on the caller's thread, many times while kernels are compiled. The
+ * progress of weights is in bytes. */
 static void test_progress(void **state) {
     (void)state;
     need_gpu();
     struct rig r;
-    struct heard h = {0};
+    struct heard h = {.thread = pthread_self()};
+    const char *cache = getenv("QN_CACHE_DIR");
+    char *old = cache != NULL ? strdup(cache) : NULL;
+    setenv("QN_CACHE_DIR", "off", 1);
     open_well(
         &backend_cuda,
         &(struct rig_options){.dir = ANY, .dummy = true, .progress = hear, .progress_user = &h},
         &r);
     assert_string_equal(h.stages, "kernels memory weights ");
+    assert_true(h.kernels > 2);
     assert_int_equal(h.done, h.total);
     assert_true(h.total >= 2ull * r.model->spec.vocab * r.model->spec.hidden);
     rig_close(&r);
+    if (old != NULL)
+        setenv("QN_CACHE_DIR", old, 1);
+    else
+        unsetenv("QN_CACHE_DIR");
+    free(old);
 }
 
 /* A stop id is not chosen before min_tokens, and ends the request from there on. */

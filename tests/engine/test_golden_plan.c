@@ -224,27 +224,56 @@ static void put_plan(const struct plan *plan, struct seen *seen, struct strbuf *
     }
 }
 
-/* The entries of form.def that an image has: code that only other programs need changes nothing. */
-static void put_code(const struct plan *plan, struct strbuf *out) {
-    struct diag d = {0};
-    bool used[N_FORMS];
-    assert_int_equal(cuda_form_used(&d, plan->program, 90, used), QN_OK);
+static void put_entries(const bool *used, struct strbuf *out) {
     for (uint32_t i = FORM_STOP + 1; i < FORM_DROP; i++)
         if (used[i]) strbuf_printf(out, " %s", cuda_entry_name(i));
     strbuf_printf(out, "\n");
 }
 
+/* The entries of form.def that the program's tasks may run, of those that the image has. */
+static void put_code(const struct plan *plan, struct strbuf *out) {
+    struct diag d = {0};
+    bool used[N_FORMS], all[N_FORMS];
+    assert_int_equal(cuda_form_used(&d, plan->program, 90, used), QN_OK);
+    cuda_form_all(plan->program, 90, all);
+    for (uint32_t i = 0; i < N_FORMS; i++) assert_true(all[i] || !used[i]);
+    put_entries(used, out);
+}
+
+/* What an image is compiled from besides the sources. */
+static void put_image(const struct plan *plan, struct strbuf *out) {
+    bool all[N_FORMS];
+    cuda_form_all(plan->program, 90, all);
+    emit_constants(plan->program, out);
+    emit_forms(all, out);
+    assert_int_equal(strbuf_status(NULL, out), QN_OK);
+}
+
+/* All programs of the model have the same image, whatever the card and the number of requests. */
 static void put_plans(const char *dir, struct strbuf *out) {
     struct seen seen = {0};
+    struct strbuf image = {0}, other = {0};
     for (size_t card = 0; card < COUNT_OF(cards); card++)
         for (size_t r = 0; r < COUNT_OF(requests); r++) {
             struct plan plan = make_plan(dir, card, requests[r]);
-            strbuf_printf(out, "%s, %u requests, the image has", cards[card].name, requests[r]);
+            if (image.n == 0) {
+                bool all[N_FORMS];
+                put_image(&plan, &image);
+                cuda_form_all(plan.program, 90, all);
+                strbuf_printf(out, "the image has");
+                put_entries(all, out);
+            }
+            strbuf_clear(&other);
+            put_image(&plan, &other);
+            assert_string_equal(strbuf_text(&image), strbuf_text(&other));
+            strbuf_printf(out, "%s, %u requests, the program uses", cards[card].name, requests[r]);
             put_code(&plan, out);
             put_plan(&plan, &seen, out);
             plan_free(&plan);
         }
     for (uint32_t i = 0; i < seen.n; i++) free(seen.text[i]);
+    strbuf_fini(&image);
+    strbuf_fini(&other);
 }
 
 /* ---- against the file ---- */

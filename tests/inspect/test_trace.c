@@ -42,6 +42,22 @@ static qn_engine *open_tiny(uint64_t trace_bytes) {
     return e;
 }
 
+static uint64_t other_bytes(qn_engine *e) {
+    qn_engine_info info = {.struct_size = sizeof info};
+    assert_int_equal(qn_engine_get_info(e, &info), QN_OK);
+    return info.other_bytes;
+}
+
+/* The memory plan counts the rings. */
+static void rings_are_planned(void **state) {
+    (void)state;
+    const uint64_t limit = 4 << 20;
+    qn_engine *plain = open_tiny(0), *traced = open_tiny(limit);
+    assert_int_equal(other_bytes(traced) - other_bytes(plain), trace_rings_bytes(2, limit));
+    qn_engine_close(plain);
+    qn_engine_close(traced);
+}
+
 static void generate(qn_engine *e, uint32_t n) {
     const int32_t ids[] = {5, 6, 7};
     qn_sampling_params s;
@@ -555,7 +571,7 @@ int main(void) {
         cmocka_unit_test(whole_run),       cmocka_unit_test(overflow),
         cmocka_unit_test(while_running),   cmocka_unit_test(switched_off),
         cmocka_unit_test(exact_account),   cmocka_unit_test(page_rings),
-        cmocka_unit_test(profile_adds_up),
+        cmocka_unit_test(profile_adds_up), cmocka_unit_test(rings_are_planned),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -285,8 +285,8 @@ DEV struct decode_columns<WARPS> piece_run(struct warp_context *c, const struct 
 }
 
 /* Runs an item's n pieces, one after the other, and keeps the pages of the last one. SINGLE: n
- * is 1. COMPLETE: fresh keys and values are not in their pages yet. x: keys of the first share, if
- * already loaded. hint: NULL unless it is the task's last item. */
+ * is 1. COMPLETE: first puts fresh keys and values into their pages (piece_complete). x: keys of
+ * the first share, if already loaded. hint: NULL unless it is the task's last item. */
 template <uint32_t KIND, bool SINGLE, bool COMPLETE>
 DEV void decode_run(struct warp_context *c, const struct cuda_task *task,
                     const struct attention_item *w, const struct fresh_heads *f, uint32_t n,
@@ -338,8 +338,8 @@ DEV void one_begin(const struct warp_context *c, const struct attention_item *w,
     barrier_wait_acquire_cta(&SHARED->page_full[page_slot(owner, count)], page_parity(count));
 }
 
-/* The item's n <= N pieces, whose pages are complete. fresh: whether it has the row's own key and
- * value. x: the keys of the share of its first piece, if already loaded. */
+/* The item's n <= N pieces. With narrow heads their pages are complete. fresh: whether it has the
+ * row's own key and value. x: the keys of the share of its first piece, if already loaded. */
 template <uint32_t KIND, int N>
 DEV void decode_one(struct warp_context *c, const struct cuda_task *task,
                     const struct attention_item *w, uint32_t n, bool fresh, struct held_keys *x,
