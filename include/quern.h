@@ -299,8 +299,9 @@ typedef struct qn_engine_params {
 QN_API void qn_engine_params_init(qn_engine_params *params);
 
 /* Opens an engine: compiles (or reads) the program, verifies it, allocates the memory and loads the
- * weights. Nothing is allocated or compiled after this. The caller closes it. Errors name the file
- * or parameter and what is wrong with it; QN_ELIMIT when memory does not suffice.
+ * weights. After this a request takes memory for its own tokens, texts and form, and no more. The
+ * caller closes it. Errors name the file or parameter and what is wrong with it; QN_ELIMIT when
+ * memory does not suffice.
  */
 QN_API int qn_engine_open(const qn_engine_params *params, qn_engine **engine, qn_error *error);
 /* Ends the engine. The caller frees all requests of the engine first: qn_request_free cancels a
@@ -471,9 +472,9 @@ typedef struct qn_output {
 /* Waits for the next token: timeout_ms < 0 for as long as it takes, 0 not at all. The caller sets
  * out->struct_size. After the last token every call gives id -1 and the same finish_reason. Errors:
  * QN_EBUSY (no output yet), QN_EINVAL (struct_size is not set; a child of fork), QN_ESTALL and
- * QN_EDEVICE (the engine is broken), QN_EFORMAT (the model's logits are not numbers) and the errors
- * that end a queued request. All of these but the first two end the request, and every later call
- * returns the same error. */
+ * QN_EDEVICE (the engine is broken), QN_EIO (a file of the model shrank), QN_EFORMAT (the model's
+ * logits are not numbers) and the errors that end a queued request. All of these but the first two
+ * end the request with QN_FINISH_ERROR, and every later call returns the same error. */
 QN_API int qn_request_next(qn_request *request, int timeout_ms, qn_output *out, qn_error *error);
 
 /* Ends a request early; its next output has finish_reason QN_FINISH_ABORT and no token, whatever

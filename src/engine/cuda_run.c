@@ -134,7 +134,10 @@ static void finish(struct cuda_run *r) {
         return;
     }
     switch (r->shared.stop) {
-    case RT_STOP_IDLE: set_phase(r, CUDA_RUN_IDLE); return;
+    case RT_STOP_IDLE:
+        set_phase(r, CUDA_RUN_IDLE);
+        wake(r, rt_host_load_acquire(&r->o.mail->progress)); /* for what came after the last look */
+        return;
     case RT_STOP_STALL: fail_stall(d, r, r->stream); break;
     case RT_STOP_HOST: fail(d, QN_ECANCELED, "the engine is closing"); break;
     default: break;

@@ -168,6 +168,6 @@ int engine_program(struct diag *d, const qn_engine_params *params, struct model 
 int session_pump(struct diag *d, struct qn_engine *e);
 /* Sets *n to the requests that are queued or in slots. */
 int session_busy(struct diag *d, struct qn_engine *e, size_t *n);
-void session_end(struct qn_engine *e); /* before the backend is closed */
+void session_end(struct qn_engine *e); /* after the backend is closed */
 
 #endif

@@ -7,12 +7,12 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-/* A space with requests in the queue. */
+/* A space that has requests in the queue, or had some of late. */
 struct fair_flow {
     struct fair_flow *next;
     uint32_t space;
-    uint64_t n;   /* requests */
-    uint64_t tag; /* of the last one */
+    uint64_t n;   /* requests in the queue */
+    uint64_t end; /* where its last request ends on the line of tokens */
 };
 
 /* ---- flows ---- */
@@ -30,19 +30,32 @@ static int flow_join(struct diag *d, struct fair_queue *q, struct fair_place *p)
         *at = calloc(1, sizeof **at);
         if (!*at) return fail_nomem(d, sizeof **at, "the queue");
         (*at)->space = p->space;
-    }
-    p->tag = MAX(q->now, (*at)->tag) + p->n_tokens;
-    (*at)->tag = p->tag;
+    } else if ((*at)->n == 0)
+        q->n_idle--;
+    p->tag = MAX(q->now, (*at)->end);
+    (*at)->end = p->tag + p->n_tokens;
     (*at)->n++;
     return QN_OK;
 }
 
-static void flow_leave(struct fair_queue *q, const struct fair_place *p) {
-    struct fair_flow **at = flow_of(q, p->space), *flow = *at;
-    assert(flow != NULL); /* it exists while a place of it is in the queue */
-    if (--flow->n > 0) return;
-    *at = flow->next;
-    free(flow);
+static void forget_idle_flows(struct fair_queue *q) {
+    for (size_t i = 0; i < FAIR_BUCKETS; i++)
+        for (struct fair_flow **at = &q->flows[i]; *at;) {
+            struct fair_flow *flow = *at;
+            if (flow->n > 0) {
+                at = &flow->next;
+            } else {
+                *at = flow->next;
+                free(flow);
+            }
+        }
+    q->n_idle = 0;
+}
+
+/* An idle flow is kept, or a space that has one request at a time would always be first. */
+static void flow_leave(struct fair_queue *q, struct fair_flow *flow) {
+    if (--flow->n == 0) q->n_idle++;
+    if (q->heap.n == 0 || q->n_idle > FAIR_IDLE_MOST) forget_idle_flows(q);
 }
 
 /* ---- heap ---- */
@@ -91,17 +104,29 @@ struct fair_place *fair_queue_first(const struct fair_queue *q) {
     return q->heap.n > 0 ? q->heap.items[0].place : NULL;
 }
 
-void fair_queue_remove(struct fair_queue *q, struct fair_place *p) {
+static void leave(struct fair_queue *q, struct fair_place *p, struct fair_flow *flow) {
     const size_t at = p->at;
-    if (at == 0) return;
     struct fair_place *last = q->heap.items[--q->heap.n].place;
-    if (at == 1) q->now = MAX(q->now, p->tag - p->n_tokens);
     q->n_prompt -= p->n_prompt;
-    flow_leave(q, p);
     p->at = 0;
-    if (last == p) return;
-    sink(q, last, at);
-    rise(q, last, last->at);
+    if (last != p) {
+        sink(q, last, at);
+        rise(q, last, last->at);
+    }
+    flow_leave(q, flow);
+}
+
+void fair_queue_take(struct fair_queue *q) {
+    struct fair_place *p = fair_queue_first(q);
+    q->now = MAX(q->now, p->tag);
+    leave(q, p, *flow_of(q, p->space));
+}
+
+void fair_queue_remove(struct fair_queue *q, struct fair_place *p) {
+    if (p->at == 0) return;
+    struct fair_flow *flow = *flow_of(q, p->space);
+    if (flow->end == p->tag + p->n_tokens) flow->end = p->tag; /* none behind it */
+    leave(q, p, flow);
 }
 
 void fair_queue_fini(struct fair_queue *q) {

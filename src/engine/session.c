@@ -392,11 +392,41 @@ static int drain(struct diag *d, struct qn_engine *e, struct place *p, bool *end
     return *ended ? e->backend->release(d, e->instance, p->slot) : QN_OK;
 }
 
+/* What is in slots. The slots' order is the runtime's, which knows no spaces: when blocks are
+ * short, few requests wait in slots, and the others in the queue. */
+struct crowd {
+    uint64_t n_blocks;  /* that the requests' known tokens take if none are shared */
+    uint32_t n_waiting; /* requests without blocks */
+};
+
+static uint64_t blocks_known(const struct qn_request *r) {
+    return CEIL_DIV((uint64_t)r->runtime.n_prompt + r->n_seen + 1, r->engine->info.kv_block);
+}
+
+static struct crowd crowd_of(const struct qn_engine *e) {
+    struct crowd c = {0};
+    struct rt_counts counts;
+    mailbox_counts(e->backend->mailbox(e->instance), &counts);
+    c.n_waiting = (uint32_t)(e->active.n - MIN(counts.n_running, e->active.n));
+    for (size_t i = 0; i < e->active.n; i++)
+        if (e->active.items[i].request) c.n_blocks += blocks_known(e->active.items[i].request);
+    return c;
+}
+
+/* Whether a request may have a slot: it has blocks as far as one can say, or few wait for some. */
+static bool has_room(const struct qn_engine *e, const struct crowd *c, const struct qn_request *r) {
+    const uint32_t few = MIN(MAX(e->info.max_num_seqs / 8, 1u), 32u);
+    return c->n_blocks + blocks_known(r) <= e->info.kv_blocks || c->n_waiting < few;
+}
+
 static int admit(struct diag *d, struct qn_engine *e) {
-    struct fair_place *first;
-    while ((first = fair_queue_first(&e->queue)) && e->active.n < e->info.max_num_seqs) {
+    struct fair_place *first = fair_queue_first(&e->queue);
+    if (!first) return QN_OK;
+    struct crowd crowd = crowd_of(e);
+    for (; first && e->active.n < e->info.max_num_seqs; first = fair_queue_first(&e->queue)) {
         struct qn_request *r =
             (struct qn_request *)((char *)first - offsetof(struct qn_request, place));
+        if (!has_room(e, &crowd, r)) return QN_OK;
         const struct rt_extras extras = {.biases = r->biases,
                                          .mask = r->guide ? r->guide->rules->first : NULL};
         diag_clear(&r->refusal);
@@ -409,11 +439,13 @@ static int admit(struct diag *d, struct qn_engine *e) {
             diag_clear(&r->refusal); /* later */
             return QN_OK;
         }
-        fair_queue_remove(&e->queue, first);
+        fair_queue_take(&e->queue);
         r->state =
             rc == QN_OK ? REQUEST_ACTIVE : REQUEST_DONE; /* refused: its own next() says so */
         list_if_ready(r);
         if (rc != QN_OK) continue;
+        crowd.n_blocks += blocks_known(r);
+        crowd.n_waiting++;
         /* enqueue has made room */
         e->active.items[e->active.n++] =
             (struct place){.slot = r->slot, .request = r, .guide = r->guide};
@@ -601,6 +633,15 @@ static int give(struct diag *d, struct qn_request *r, qn_output *out) {
     return rc;
 }
 
+/* The engine is broken: the request ends with the error. */
+static void break_request(struct qn_request *r, const struct diag *d) {
+    pthread_mutex_lock(&r->engine->mutex);
+    r->refusal = *d;
+    r->finish_reason = QN_FINISH_ERROR;
+    list_if_ready(r);
+    pthread_mutex_unlock(&r->engine->mutex);
+}
+
 int qn_request_next(qn_request *request, int timeout_ms, qn_output *out, qn_error *error) {
     struct diag d = {0};
     qn_output full = {.id = -1,
@@ -613,7 +654,11 @@ int qn_request_next(qn_request *request, int timeout_ms, qn_output *out, qn_erro
         rc = fail(&d, QN_EINVAL, "qn_output: struct_size is not set; want sizeof(qn_output)");
     if (rc != QN_OK) return api_return(rc, &d, error);
     if (request->finish_reason == QN_RUNNING) rc = wait_for(&d, request, timeout_ms);
-    if (rc == QN_OK) rc = give(&d, request, &full);
+    if (rc == QN_OK)
+        rc = give(&d, request, &full);
+    else if (rc != QN_EBUSY)
+        break_request(request, &d);
+    full.finish_reason = request->finish_reason;
     if (full.stop) qn_request_cancel(request); /* the runtime need not go on */
     api_struct_out(out, &full, sizeof full);
     return api_return(rc, &d, error);
@@ -646,7 +691,9 @@ const int32_t *qn_request_prompt_ids(const qn_request *request, size_t *n) {
 }
 
 int qn_request_get_stats(const qn_request *request, qn_request_stats *stats) {
-    if (!api_struct_fits(stats, sizeof stats->struct_size)) return QN_EINVAL;
+    if (!api_struct_fits(stats, sizeof stats->struct_size) ||
+        check_process(NULL, request->engine) != QN_OK)
+        return QN_EINVAL;
     pthread_mutex_lock(&request->engine->mutex);
     const qn_request_stats full = {.prompt_tokens = request->runtime.n_prompt,
                                    .output_tokens = request->n_given,

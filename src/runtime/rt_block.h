@@ -311,6 +311,7 @@ RT_COLD void rt_blocks_follow(const struct rt *rt, uint32_t slot) {
     for (uint32_t i = t->n_ready; i < t->n_shared; i++) {
         if (rt_block_of(rt, table[i])->writer != RT_NO_WRITER) break;
         rt_block_of(rt, table[i])->writer = slot;
+        if (t->n_admitted > 1) continue; /* n_cached is that of the first admission */
         t->n_cached -= t->n_cached >= kv_block ? kv_block : 0;
         rt_host_store_relaxed(&rt->posts[slot].n_cached, t->n_cached);
     }

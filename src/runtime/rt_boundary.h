@@ -21,7 +21,7 @@
  * Policy. rt_waiting.h decides which request has KV blocks, and which gives way when they run out.
  * Every running request advances in every iteration in which there is room. First each request with
  * one token to compute (decoding) gets a row, then chunks of prompts share the rows that are left
- * (rt_budget.h), both in order of admission. A request needs logits of the row of its last known
+ * (rt_budget.h). A request needs logits of the row of its last known
  * token, and of the rows before it that score tokens of the prompt. The smallest variant that has
  * room runs.
  */
@@ -617,6 +617,7 @@ RT_COLD uint32_t rt_boundary_any(const struct rt *rt, struct rt_worker *w) {
         const int runs = rt_boundary_lay_out(rt, w);
         rt_boundary_count(rt);
         if (!runs) {
+            rt_boundary_check(rt);
             c->began_ns = 0;
             return 0;
         }

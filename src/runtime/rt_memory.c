@@ -283,7 +283,7 @@ static void init_blocks(const struct rt_memory *m, const struct rt *rt) {
     c->n_free = rt->mail->counts.n_free = n;
     c->idle_first = 0;
     c->idle_last = n - 1;
-    c->wait_first = c->wait_last = RT_NONE;
+    c->wait_first = c->wait_last = c->refused = RT_NONE;
 }
 
 void rt_memory_init(const struct rt_memory *m, const struct prog_header *program, void *state,

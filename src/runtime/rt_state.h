@@ -116,9 +116,10 @@ struct rt_control {
     uint32_t n_dropped;             /* waiting requests that will never run */
     uint32_t n_preempted;           /* times that a request gave way */
     uint32_t n_idle_known;          /* of the n_free blocks, those whose tokens are known */
-    uint64_t began_ns;     /* when the iteration that runs was prepared; 0: it is not measured */
-    uint64_t n_cached;     /* positions that admitted requests found computed */
-    uint64_t n_looked_for; /* positions that they might have found */
+    uint64_t began_ns;    /* when the iteration that runs was prepared; 0: it is not measured */
+    uint64_t n_cached;    /* positions that admitted requests found computed */
+    uint32_t refused;     /* the waiting request that had too few blocks last; RT_NONE */
+    int32_t refused_room; /* ... and how many idle blocks there were beyond those to grow into */
 };
 ABI_SIZE(struct rt_control, 128);
 

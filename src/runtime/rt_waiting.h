@@ -22,6 +22,7 @@
 enum {
     RT_AHEAD = 256,     /* positions that a request gets blocks for ahead of its need */
     RT_AHEAD_SHARE = 2, /* if that takes at most 1 / RT_AHEAD_SHARE of the idle blocks */
+    RT_LOOK_AGAIN = 16, /* iterations after which a refused request looks for its blocks again */
 };
 
 /* Blocks of n positions. */
@@ -73,6 +74,7 @@ RT_COLD void rt_waiting_remove(const struct rt *rt, uint32_t slot) {
     *(t->before != RT_NONE ? &rt_turn_of(rt, t->before)->after : &c->wait_first) = t->after;
     *(t->after != RT_NONE ? &rt_turn_of(rt, t->after)->before : &c->wait_last) = t->before;
     c->n_waiting--;
+    if (c->refused == slot) c->refused = RT_NONE;
 }
 
 /* ---- admission ---- */
@@ -95,13 +97,12 @@ RT_COLD void rt_request_fetch(const struct rt *rt, uint32_t slot) {
         rt_block_copy(b->tokens + at, rt->prompts + at, b->slots[slot].n_prompt);
 }
 
-/* Notes how many positions an admitted request has found, for the host and the totals. */
-RT_FN void rt_request_note(const struct rt *rt, uint32_t slot, uint32_t may) {
+/* Notes how many positions an admitted request has found, for the host and the total. */
+RT_FN void rt_request_note(const struct rt *rt, uint32_t slot) {
     struct rt_control *c = rt->control;
     struct rt_turn *t = rt_turn_of(rt, slot);
     const uint32_t n = t->n_shared * rt->batch->kv_block;
     c->n_cached += n;
-    c->n_looked_for += may * rt->batch->kv_block;
     if (t->n_admitted++ > 0) return;
     t->n_cached = n;
     rt_host_store_relaxed(&rt->posts[slot].n_cached, n);
@@ -130,22 +131,32 @@ RT_COLD int rt_request_admit(const struct rt *rt, uint32_t slot, uint32_t grow) 
     struct rt_slot *s = &b->slots[slot];
     struct rt_turn *t = rt_turn_of(rt, slot);
     const int32_t *table = rt_block_table(rt, slot);
+    const int32_t room = (int32_t)(c->n_free - grow);
+    /* Looking for its blocks takes long. Others may have computed some of them since. */
+    if (c->refused == slot && room <= c->refused_room && c->iteration % RT_LOOK_AGAIN != 0)
+        return 0;
     rt_request_fetch(rt, slot);
     const uint32_t may = rt_logits_from(b, slot) / b->kv_block;
     const uint32_t found = rt_blocks_match(rt, slot, may), want = rt_blocks_wanted(b, s, 0);
     uint32_t take = want - found + grow;
     for (uint32_t i = 0; i < found; i++) take += rt_block_of(rt, table[i])->refs == 0;
-    if (take > c->n_free) return 0;
+    if (take > c->n_free) {
+        c->refused = slot;
+        c->refused_room = room;
+        return 0;
+    }
     for (uint32_t i = 0; i < found; i++) rt_block_hold(rt, (uint32_t)table[i]);
     s->n_blocks = found;
     rt_blocks_extend(rt, slot, want);
     s->n_computed = s->in_flight = 0;
     t->n_shared = t->n_registered = found;
     t->n_ready = 0;
-    rt_request_note(rt, slot, may);
-    /* The row of a guided request's last token may be computed again, so its block is not
-     * registered for other requests before. */
-    rt_blocks_announce(rt, slot, (s->n_known - b->requests[slot].guided) / b->kv_block);
+    rt_request_note(rt, slot);
+    /* Blocks are announced that the request computes soon, and once: not that of a guided request's
+     * last token, whose row may be computed again, nor those of positions that score the prompt,
+     * of which an iteration has room for few. */
+    const uint32_t once = (s->n_known - b->requests[slot].guided) / b->kv_block;
+    rt_blocks_announce(rt, slot, b->requests[slot].n_scored > 0 ? rt_min(once, may) : once);
     rt_blocks_follow(rt, slot);
     rt_waiting_remove(rt, slot);
     s->state = SLOT_RUNNING;

@@ -1,6 +1,7 @@
 /* Many requests on one engine, by the public interface: what they share, what they take from each
  * other, in which order they run, and how an event loop hears of them. On the CPU. */
 #include "engine/engine.h"
+#include "engine/fair_queue.h"
 #include "runtime/cpu_backend.h"
 
 #include <poll.h>
@@ -381,6 +382,122 @@ static void the_queue_is_fair(void **state) {
     qn_engine_close(e);
 }
 
+/* A space that always has one or two requests in the queue, as a client that waits for answers has,
+ * does not keep another space's longer request from its turn. */
+static void a_closed_loop_takes_turns(void **state) {
+    (void)state;
+    for (int n_loop = 1; n_loop <= 2; n_loop++) {
+        struct fair_queue q = {0};
+        struct fair_place loop[2] = {{.space = 1, .n_tokens = 8}, {.space = 1, .n_tokens = 8}};
+        struct fair_place longer = {.space = 2, .n_tokens = 80}, *first;
+        int n_taken = 0;
+        for (int i = 0; i < n_loop; i++)
+            assert_int_equal(fair_queue_add(NULL, &q, &loop[i]), QN_OK);
+        assert_int_equal(fair_queue_add(NULL, &q, &longer), QN_OK);
+        while ((first = fair_queue_first(&q)) != &longer) {
+            fair_queue_take(&q);
+            assert_int_equal(fair_queue_add(NULL, &q, first), QN_OK);
+            assert_true(++n_taken <= n_loop);
+        }
+        /* Its next one waits for as many tokens as it has had. */
+        fair_queue_take(&q);
+        assert_int_equal(fair_queue_add(NULL, &q, &longer), QN_OK);
+        for (n_taken = 0; (first = fair_queue_first(&q)) != &longer; n_taken++) {
+            fair_queue_take(&q);
+            assert_int_equal(fair_queue_add(NULL, &q, first), QN_OK);
+        }
+        assert_in_range(n_taken, 8, 11);
+        fair_queue_fini(&q);
+    }
+}
+
+/* Each request of another space: the queue remembers few of them. A request that gives up its turn
+ * does not count. */
+static void spaces_are_forgotten(void **state) {
+    (void)state;
+    enum { N = 5000 };
+    struct fair_queue q = {0};
+    struct fair_place waiting = {.space = 1, .n_tokens = 5}, other = {.space = N, .n_tokens = 5};
+    static struct fair_place once[N];
+    assert_int_equal(fair_queue_add(NULL, &q, &waiting), QN_OK);
+    for (uint32_t i = 0; i < N; i++) {
+        once[i] = (struct fair_place){.space = 2 + i, .n_tokens = 3, .priority = -1};
+        assert_int_equal(fair_queue_add(NULL, &q, &once[i]), QN_OK);
+        assert_ptr_equal(fair_queue_first(&q), &once[i]);
+        fair_queue_take(&q);
+        assert_true(q.n_idle <= FAIR_IDLE_MOST);
+    }
+    assert_int_equal(fair_queue_add(NULL, &q, &other), QN_OK);
+    const uint64_t tag = other.tag;
+    fair_queue_remove(&q, &other);
+    fair_queue_remove(&q, &other);
+    assert_int_equal(fair_queue_add(NULL, &q, &other), QN_OK);
+    assert_int_equal(other.tag, tag);
+    fair_queue_take(&q);
+    fair_queue_take(&q);
+    assert_null(fair_queue_first(&q));
+    assert_int_equal(q.n_idle, 0);
+    fair_queue_fini(&q);
+}
+
+/* KV blocks for two requests at a time, and many places: a space with one request does not wait for
+ * all of a space with many, whether these have places or not. */
+static void short_blocks_are_fair(void **state) {
+    (void)state;
+    enum { N = 24 };
+    qn_engine_params p = params();
+    p.max_num_seqs = 64;
+    p.max_model_len = 256;
+    p.no_prefix_caching = 1;
+    p.kv_cache_memory_bytes = 8 * 393216; /* 8 blocks of 64 positions */
+    qn_engine *e = open_engine(&p);
+    const qn_sampling_params s = sampling(40, 0);
+    int32_t ids[200];
+    qn_request *r[N + 1], *ready[1];
+    text(ids, 200, 1);
+    for (int i = 0; i < N; i++) r[i] = submit(e, ids, 200, &s, 0, 1);
+    r[N] = submit(e, ids, 200, &s, 0, 2);
+    int n_before = 0;
+    while (qn_request_finish_reason(r[N]) == QN_RUNNING) {
+        size_t n;
+        assert_int_equal(qn_engine_wait_any(e, 60000, ready, 1, &n, NULL), QN_OK);
+        qn_output out = {.struct_size = sizeof out};
+        assert_int_equal(qn_request_next(ready[0], 0, &out, NULL), QN_OK);
+        n_before += ready[0] != r[N] && out.finish_reason != QN_RUNNING;
+    }
+    assert_in_range(n_before, 1, 13); /* two, eight that waited in places, two beside it */
+    for (int i = 0; i <= N; i++) qn_request_free(r[i]);
+    idle_stats(e);
+    qn_engine_close(e);
+}
+
+/* A request that scores its prompt computes few positions at a time; another one of the same prompt
+ * does not wait for it. */
+static void a_scored_prompt_is_no_brake(void **state) {
+    (void)state;
+    enum { N = 900 };
+    qn_engine_params p = params();
+    p.max_num_seqs = 2;
+    p.max_model_len = 1000;
+    qn_engine *e = open_engine(&p);
+    qn_sampling_params s = sampling(1, 0);
+    int32_t ids[N];
+    text(ids, N, 1);
+    s.has_prompt_logprobs = 1;
+    qn_request *scored = submit(e, ids, N, &s, 0, 0);
+    s.has_prompt_logprobs = 0;
+    qn_request *plain = submit(e, ids, N, &s, 0, 0), *ready[1];
+    size_t n;
+    assert_int_equal(qn_engine_wait_any(e, 60000, ready, 1, &n, NULL), QN_OK);
+    assert_ptr_equal(ready[0], plain);
+    static struct answer a, b;
+    finish(plain, &a);
+    finish(scored, &b);
+    assert_same(&a, &b);
+    idle_stats(e);
+    qn_engine_close(e);
+}
+
 static void the_queue_is_bounded(void **state) {
     (void)state;
     qn_engine_params p = params();
@@ -453,6 +570,10 @@ int main(void) {
         cmocka_unit_test(an_engine_says_how_full_it_is),
         cmocka_unit_test(schedules_change_no_bit),
         cmocka_unit_test(the_queue_is_fair),
+        cmocka_unit_test(a_closed_loop_takes_turns),
+        cmocka_unit_test(spaces_are_forgotten),
+        cmocka_unit_test(short_blocks_are_fair),
+        cmocka_unit_test(a_scored_prompt_is_no_brake),
         cmocka_unit_test(the_queue_is_bounded),
         cmocka_unit_test(an_event_loop_hears_of_output),
     };

@@ -119,6 +119,11 @@ static bool tear(const int32_t *whole) {
         assert_int_equal(rc, QN_EIO);
         assert_non_null(strstr(error.message, dir));
         assert_non_null(strstr(error.message, "shrank"));
+        /* The error has ended the request. */
+        qn_output out = {.struct_size = sizeof out};
+        assert_int_equal(qn_request_finish_reason(r), QN_FINISH_ERROR);
+        assert_int_equal(qn_request_next(r, 0, &out, &error), QN_EIO);
+        assert_int_equal(out.finish_reason, QN_FINISH_ERROR);
     }
     qn_request_free(r);
     qn_engine_close(e);
