@@ -305,11 +305,11 @@ struct cuda_task {
     uint16_t eights; /* rows / PACK_ROWS of the packed activations that it reads or writes */
     /* How a task with weights goes through its pages (block/walk.cuh); cuda_form.c decides. */
     uint32_t block0, block1; /* row blocks [block0, block1) of the image; GROUPED_*: of an expert */
-    uint8_t tile;            /* token rows at a time: 1, 8, 16, 32, 64 or 128 */
+    uint8_t tile;            /* token rows at a time: 1, 8, 16, 32, 64, 96 or 128 */
     uint8_t group;           /* row blocks at a time; many packed rows: 2, 4, 8, 12 or 16 */
-    uint8_t columns;     /* columns of 8 tokens: 1, 2, 4; 0: one row, whose activations are staged;
-                            CUDA_LEASE: many packed rows, ATTENTION */
-    uint8_t unit_blocks; /* row blocks that are finished together; 0: each alone */
+    uint8_t columns;         /* columns of 8 tokens: 1, 2; 0: one row, whose activations are staged;
+                                CUDA_LEASE: many packed rows, ATTENTION */
+    uint8_t unit_blocks;     /* row blocks that are finished together; 0: each alone */
 };
 ABI_SIZE(struct cuda_task, 128);
 
@@ -363,8 +363,8 @@ struct cuda_args {
     uint32_t flight;       /* pages requested and not yet arrived per worker, 1..CUDA_MAX_FLIGHT;
                               a few times 8 KB reach full bandwidth, more delays others */
     uint32_t stream;       /* enum cuda_stream */
-    uint32_t flight_deep; /* the same in the midst of a long task of up to eight rows, while no task
-                             waits for activations: flight..CUDA_MAX_FLIGHT. Bulk copies only */
+    uint32_t flight_deep;  /* the same in the midst of a long task of a single row, while no task
+                              waits for activations: flight..CUDA_MAX_FLIGHT. Bulk copies only */
 };
 
 /* The rings of runtime/rt_trace.h on the device: the workers' as on the CPU, written by the control

@@ -122,6 +122,13 @@ static void walk_nothing(const struct form_case *c, struct cuda_task *t) {
     (void)t;
 }
 
+static_assert(99 * 1024 - CUDA_SCRATCH_BYTES - CUDA_CONTROL_BYTES >=
+                  CUDA_PAGE_BYTES * CUDA_COMPUTE_WARPS,
+              "a ring of a page for each warp on every device");
+static_assert(2 * STAGED_COLUMNS + 4 * LM_BLOCK + 4 * PARTIALS * CUDA_PAGE_ROWS <=
+                  CUDA_SCRATCH_BYTES,
+              "scratch for the widest staged row and a row block");
+
 /* STAGED: scratch holds the activations and the partial sums of a group of row blocks, for the LM
  * head also a unit's results. */
 static void walk_staged(const struct form_case *c, struct cuda_task *t) {

@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-enum { PLACE_ALIGN = 1024, EXPERT_MOST_HIDDEN = 11520 };
+enum { PLACE_ALIGN = 1024, EXPERT_MOST_HIDDEN = 11008 };
 
 static const struct prog_tensor *tensor_of(const struct prog_header *p, uint32_t tensor) {
     return tensor == PROG_NONE ? NULL : &PROG(p, TENSOR)[tensor];
@@ -153,7 +153,7 @@ static const char *check_gate_up(const struct prog_header *p, const struct prog_
                             (CUDA_PAGE_ROWS / 2) *
                             (s->experts.n + (uint64_t)op->n_rows * s->experts.top_k);
     if (!in_turns(p, op, GATE_UP_WG, GATE_UP_WU)) return "gate and up in turns of eight rows";
-    if (s->hidden > EXPERT_MOST_HIDDEN) return "a hidden size of up to 11,520";
+    if (s->hidden > EXPERT_MOST_HIDDEN) return "a hidden size of up to 11,008";
     if (op->attrs.placed != emit_placing(p)) return "all experts placed alike";
     if (!is_h_as_wanted(tensor_of(p, op->out[0]), op->n_rows))
         return "its result packed, unless it is a single row's that is staged";
@@ -209,11 +209,45 @@ static bool is_of_latents(uint32_t kind) {
     return kind == OP_LATENT_HEADS || kind == OP_LATENT_VALUES || kind == OP_LATENT_MERGE;
 }
 
+/* Groups of PACK_ROWS rows of packed activations. */
+static uint32_t eights_of(const struct prog_tensor *t) {
+    return is_packed_tensor(t) ? CEIL_DIV(t->shape[0], (uint32_t)PACK_ROWS) : 0;
+}
+
+/* Groups of rows of the packed activations that an operator reads or writes. If it does both, the
+ * numbers are the same, except for PACK_LOGITS. */
+static uint32_t n_eights(const struct prog_header *p, const struct prog_op *op) {
+    const struct prog_tensor *out = rounded_out(p, op);
+    return eights_of(is_packed_tensor(out) ? out : tensor_of(p, op->in[0]));
+}
+
+static uint32_t n_pieces(const struct prog_header *p, const struct prog_op *op) {
+    switch (op->kind) {
+    case OP_ATTENTION_SPLIT:
+    case OP_ATTENTION_STEP: return tensor_of(p, op->out[0])->shape[2]; /* [T, n_heads, P, part] */
+    case OP_LATENT_MERGE:
+    case OP_ATTENTION_MERGE: return tensor_of(p, op->in[MERGE_PART])->shape[2];
+    case OP_PACK_LOGITS: return eights_of(tensor_of(p, op->in[PACK_X]));
+    case OP_ROUTE:
+    case OP_ROUTE_TOP_K: return (uint32_t)op->layer;
+    case OP_LATENT_NORM: return tensor_of(p, op->in[LATENT_NORM_X])->shape[1];
+    case OP_LATENT_HEADS: return tensor_of(p, op->in[LATENT_C])->shape[1];
+    case OP_LINEAR_SPLITK: return tensor_of(p, op->in[PARTS_W])->shape[0] / CUDA_PAGE_ROWS;
+    case OP_SPLITK_SUM: return tensor_of(p, op->in[SUM_PARTS])->shape[1] / PROG(p, MODEL)->hidden;
+    default: {
+        const struct prog_tensor *squares = tensor_of(p, squares_of(op)); /* [T, parts] */
+        return squares == NULL ? 0 : squares->shape[1];
+    }
+    }
+}
+
 /* The reason why the kernels cannot run an operator; NULL: they can. Matrix products take packed
  * activations that their writer has normed, or one row that fits scratch, which they norm. */
 static const char *check_op(const struct prog_header *p, const struct prog_op *op) {
     const struct prog_tensor *squares = tensor_of(p, squares_of(op));
     if (op->gang != 1) return "each task by itself, no gangs";
+    if (n_eights(p, op) > UINT16_MAX || n_pieces(p, op) > UINT16_MAX)
+        return "fewer token rows, experts of a row, or columns";
     if (!is_window_known(p, op)) return "the window that the model has for the layer";
     if ((op->kind == OP_ATTENTION_STEP || op->kind == OP_ATTENTION_WHOLE) && !can_step(p, op))
         return "few rows, or rows of different requests";
@@ -423,38 +457,6 @@ static void fill_blocks(const struct filler *f, const struct prog_op *op, const 
     if (op->kind == OP_LM_HEAD) t->block1 = t->unit1 * (LM_BLOCK / CUDA_PAGE_ROWS);
 }
 
-/* Groups of PACK_ROWS rows of packed activations. */
-static uint16_t eights_of(const struct prog_tensor *t) {
-    return is_packed_tensor(t) ? (uint16_t)CEIL_DIV(t->shape[0], (uint32_t)PACK_ROWS) : 0;
-}
-
-/* Groups of rows of the packed activations that an operator reads or writes. If it does both, the
- * numbers are the same, except for PACK_LOGITS. */
-static uint16_t n_eights(const struct prog_header *p, const struct prog_op *op) {
-    const struct prog_tensor *out = rounded_out(p, op);
-    return eights_of(is_packed_tensor(out) ? out : tensor_of(p, op->in[0]));
-}
-
-static uint32_t n_pieces(const struct prog_header *p, const struct prog_op *op) {
-    switch (op->kind) {
-    case OP_ATTENTION_SPLIT:
-    case OP_ATTENTION_STEP: return tensor_of(p, op->out[0])->shape[2]; /* [T, n_heads, P, part] */
-    case OP_LATENT_MERGE:
-    case OP_ATTENTION_MERGE: return tensor_of(p, op->in[MERGE_PART])->shape[2];
-    case OP_PACK_LOGITS: return eights_of(tensor_of(p, op->in[PACK_X]));
-    case OP_ROUTE:
-    case OP_ROUTE_TOP_K: return (uint32_t)op->layer;
-    case OP_LATENT_NORM: return tensor_of(p, op->in[LATENT_NORM_X])->shape[1];
-    case OP_LATENT_HEADS: return tensor_of(p, op->in[LATENT_C])->shape[1];
-    case OP_LINEAR_SPLITK: return tensor_of(p, op->in[PARTS_W])->shape[0] / CUDA_PAGE_ROWS;
-    case OP_SPLITK_SUM: return tensor_of(p, op->in[SUM_PARTS])->shape[1] / PROG(p, MODEL)->hidden;
-    default: {
-        const struct prog_tensor *squares = tensor_of(p, squares_of(op)); /* [T, parts] */
-        return squares == NULL ? 0 : squares->shape[1];
-    }
-    }
-}
-
 /* Fills f->operands. */
 static int list_operands(struct diag *d, struct filler *f, struct arena *arena) {
     const struct prog_op *ops = PROG(f->program, OP);
@@ -547,7 +549,7 @@ void cuda_tables_shape(const struct prog_header *p, const struct prog_task *t,
     out->row1 += first_logit_row(op);
     out->units = op->units;
     fill_lengths(p, op, out);
-    out->eights = n_eights(p, op);
+    out->eights = (uint16_t)n_eights(p, op);
 }
 
 static void fill_task(const struct filler *f, const struct prog_variant *v, uint32_t index,

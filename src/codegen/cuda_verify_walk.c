@@ -77,6 +77,13 @@ static uint64_t latent_rows(const struct op_attrs *a, uint64_t u) {
     return head * a->DV + MIN(units - head * a->D, (uint64_t)a->DV);
 }
 
+/* Whether the activations say by sentinels that they are stored. Bulk copies into a lease do not
+ * poll. */
+static bool is_polled(const struct cuda_proof *f, const struct prog_op *op) {
+    const struct prog_tensor *in = cuda_proof_tensor(f, op, F_IN);
+    return in != NULL && in->transport == TRANSPORT_SENTINEL;
+}
+
 static bool is_matrix_form(const struct cuda_proof *f, const struct cuda_task *t,
                            const struct prog_op *op) {
     const bool packed = (t->flags & CUDA_IN_PACKED) != 0;
@@ -89,7 +96,7 @@ static bool is_matrix_form(const struct cuda_proof *f, const struct cuda_task *t
     case 0: return !packed && is_row_form(t, op);
     case 1:
     case 2: return packed && op->kind != OP_LINEAR_SPLITK && is_stream_form(t, op);
-    case CUDA_LEASE: return packed && is_tile_form(f, t, op);
+    case CUDA_LEASE: return packed && !is_polled(f, op) && is_tile_form(f, t, op);
     default: return false;
     }
 }

@@ -9,7 +9,6 @@
 
 /* Name after QN_, field of struct model_spec. */
 #define SPEC_CONSTANTS(X)                                                                          \
-    X(N_LAYERS, n_layers)                                                                          \
     X(HIDDEN, hidden)                                                                              \
     X(VOCAB, vocab)                                                                                \
     X(N_HEADS, n_heads)                                                                            \
@@ -19,7 +18,6 @@
     X(O_BIAS, o_bias)                                                                              \
     X(MLP_BIAS, mlp_bias)                                                                          \
     X(QK_NORM, qk_norm)                                                                            \
-    X(TIED, tied)                                                                                  \
     X(WEIGHT_DTYPE, weight_dtype)                                                                  \
     X(EXPERTS, experts.n)                                                                          \
     X(TOP_K, experts.top_k)                                                                        \

@@ -89,9 +89,9 @@ enum { ATTENTION_PIECE = 128 };
  * (bench/measurements.md). */
 enum { PART_HEAD = 8 };
 
-/* Most columns of a single row's activations that a GPU's task holds staged; wider ones are
- * packed. */
-enum { STAGED_COLUMNS = 15360 };
+/* Most columns of a single row's activations that a GPU's task holds staged, beside partial sums
+ * (codegen/cuda_form.c); wider ones are packed. */
+enum { STAGED_COLUMNS = 14848 };
 
 /* Packed activations have a multiple of PACK_ROWS token rows and of PACK_K columns. */
 enum { PACK_ROWS = 8, PACK_K = PARTIAL_TILE };

@@ -765,6 +765,29 @@ static void test_latents(void **state) {
     if (!brief) compare_packed(LATENTS("256", "112"), few, others + 2, 2);
 }
 
+/* Many workers for a small model, so that what attention stores of several rows of latents rides to
+ * LATENT_VALUES: not in pairs, as a single row's. */
+static void test_latent_rows(void **state) {
+    (void)state;
+    enum { N = 9 };
+    need_gpu();
+    struct request q[N];
+    struct result alone[N], have[N];
+    struct rig r;
+    const struct rig_options o = {.dir = GOLDEN "/deepseek-v2-lite",
+                                  .dummy = true,
+                                  .n_slots = 16,
+                                  .max_batched = 128,
+                                  .coarse = true,
+                                  .transport_bytes = 64 << 10};
+    open_well(&backend_cuda, &o, &r);
+    for (uint32_t i = 0; i < N; i++) q[i] = made_up(i + 1, 1, 3, r.model->spec.vocab, 0);
+    for (uint32_t i = 0; i < N; i++) generate(&r, &q[i], 1, &alone[i]);
+    generate(&r, q, N, have);
+    for (uint32_t i = 0; i < N; i++) assert_same(&alone[i], &have[i], "nine rows");
+    rig_close(&r);
+}
+
 /* A prompt of n as `dir`'s model continues it: alone, beside another request, and as each of the
  * others says. */
 static void compare_long(const char *dir, bool dummy, uint32_t n, const struct rig_options *others,
@@ -1220,6 +1243,7 @@ int main(void) {
         cmocka_unit_test(test_sentinels),
         cmocka_unit_test(test_few_words),
         cmocka_unit_test(test_latents),
+        cmocka_unit_test(test_latent_rows),
         cmocka_unit_test(test_many),
         cmocka_unit_test(test_bands),
         cmocka_unit_test(test_many_experts),

@@ -265,7 +265,8 @@ CODE(void, rows_step, const struct cuda_task *task, uint32_t lo, uint32_t hi,
             rows_outputs(c, s, &w, first, values, factors, &state);
         }
         if (c->thread == 0) SHARED->pieces.phase = ring.phase;
-        sync_compute(); /* all are done with the piece */
+        page_copy_fence_shared(); /* the next copy comes through the async proxy */
+        sync_compute();           /* all are done with the piece */
         if (ROW_BUFFERS == 1 && piece + 1 < end) {
             rows_ask(c, &ring, piece + 1, next);
             rows_find(c, &ring, piece + 2);

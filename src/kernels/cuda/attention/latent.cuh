@@ -103,15 +103,16 @@ DEV void latent_columns_flagged(const struct warp_context *c, struct operand hea
     }
 }
 
-/* The same from the task's input: plain, or flagged as PAIRS_OF_16 says. at: the element of the
- * input where the head begins. */
-template <uint32_t K, bool PAIRS_OF_16>
+/* The same from the task's input: plain, flagged, or, where PAIRED is compiled, in flagged pairs.
+ * at: the element of the input where the head begins. */
+template <uint32_t K, bool PAIRED>
 DEV void latent_columns_load(const struct warp_context *c, const struct cuda_task *task,
                              uint64_t at, uint32_t k_tile, struct latent_columns *x) {
     const float *in = (const float *)task->in;
-    if (task->flags & (CUDA_IN_PAIRED | CUDA_IN_FLAGGED))
-        latent_columns_flagged<K, PAIRS_OF_16>(
-            c, operand{in + (PAIRS_OF_16 ? 1 : 2) * at, SHARED->flag}, k_tile, x);
+    if (PAIRED && (task->flags & CUDA_IN_PAIRED) != 0)
+        latent_columns_flagged<K, true>(c, operand{in + at, SHARED->flag}, k_tile, x);
+    else if (task->flags & CUDA_IN_FLAGGED)
+        latent_columns_flagged<K, false>(c, operand{in + 2 * at, SHARED->flag}, k_tile, x);
     else
         latent_columns_plain<K>(c, in + at, k_tile, x);
 }
@@ -403,8 +404,8 @@ DEV bool run_latent_heads(struct warp_context *c, const struct cuda_task *task) 
 
 /* ---- LATENT_VALUES ---- */
 
-/* Flagged rows of outputs are pairs where they are short enough (task/transport.c). */
-#define VALUES_ARE_PAIRED (QN_N_HEADS * QN_VALUE_DIM <= STAGED_COLUMNS)
+/* Whether a single row of outputs may be flagged in pairs (task/transport.c). */
+#define VALUES_MAY_PAIR (QN_N_HEADS * QN_VALUE_DIM <= STAGED_COLUMNS)
 /* k-tiles of a dot product */
 #define VALUES_TILES ((QN_VALUE_DIM + CUDA_PAGE_K - 1) / CUDA_PAGE_K)
 
@@ -442,8 +443,8 @@ DEV void latent_values_page(const struct warp_context *c, const struct cuda_task
             struct latent_columns x;
             float sum[4];
             const uint64_t head = latent_row(c, t, first) * QN_N_HEADS + h;
-            latent_columns_load<QN_VALUE_DIM, VALUES_ARE_PAIRED>(c, task, head * QN_VALUE_DIM,
-                                                                 k_tile, &x);
+            latent_columns_load<QN_VALUE_DIM, VALUES_MAY_PAIR>(c, task, head * QN_VALUE_DIM, k_tile,
+                                                               &x);
             latent_multiply<QN_VALUE_DIM>(c, page, &x, sum);
             latent_sums_put(c, task, b, h, i, k_tile, first, sum);
         }

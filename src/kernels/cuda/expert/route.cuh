@@ -209,12 +209,6 @@ DEV uint32_t route_nth(uint32_t chosen, uint32_t n) {
     return first + route_nth_bit(word, n - before);
 }
 
-DEV float route_warp_sum(float v) {
-#pragma unroll
-    for (int d = 16; d > 0; d /= 2) v += __shfl_xor_sync(~0u, v, d);
-    return v;
-}
-
 /* Where a row's ids are kept (rt_batch.routes); NULL: nowhere. */
 DEV uint16_t *route_ids_at(const struct cuda_task *task, uint32_t row) {
     const struct rt_batch *b = &SHARED->batch;
@@ -235,7 +229,7 @@ DEV void route_weigh(const struct cuda_task *task, const struct route_row *r, ui
         all += p[i];
         own += (r->chosen >> i & 1) != 0 ? p[i] : 0;
     }
-    const float sum = route_warp_sum(QN_EXPERT_NORMED ? own : all);
+    const float sum = warp_sum(QN_EXPERT_NORMED ? own : all);
     const float scale = reciprocal_fast(sum) * __uint_as_float(QN_EXPERT_SCALE_BITS);
     uint16_t *ids = route_ids_at(task, row);
     uint32_t at[ROUTE_EACH];

@@ -8,16 +8,6 @@
 /* ---- LINEAR: y[T, N] = residual + (a w^T + bias) ----
  * ---- QKV_LINEAR: qkv[T, N] = rmsnorm(x) w^T + bias, N = (n_heads + 2 n_kv_heads) head_dim ---- */
 
-/* LINEAR's code is compiled for each length that its dot products have in the program, such as the
- * width of attention's output and of the MLP's. This is a length's number in QN_LINEAR_WIDTHS. */
-DEV uint32_t linear_width(uint32_t k) {
-#define WIDTH_NUMBER(i, width)                                                                     \
-    if (k == width) return i;
-    QN_LINEAR_WIDTHS(WIDTH_NUMBER)
-#undef WIDTH_NUMBER
-    return 0;
-}
-
 /* Whether the writer of several rows of the residual stream packs their copy for the next norm. */
 #define STREAM_IS_PACKED (QN_HIDDEN % PACK_K == 0)
 

@@ -1,5 +1,5 @@
 /* matmul_tile.cuh - many rows: PACK, and matrix products of packed activations (QKV_LINEAR, LINEAR,
- * GATED_MLP, LM_HEAD). Operators of up to 32 rows whose weights stream: matmul_stream.cuh.
+ * GATED_MLP, LM_HEAD). Operators of up to 16 rows, whose weights stream: matmul_stream.cuh.
  *
  * An operator of many rows is bound by the bytes from L2 into the multiprocessors, so activations
  * become 16-bit floats once, in the order of the tensor cores' registers (cuda_abi.h), and a block

@@ -161,6 +161,7 @@ DEV void tile_run(const struct warp_context *c, const struct cuda_task *task, ui
             barrier_wait_acquire_cta(&SHARED->packed_full[r->slot], r->phase >> r->slot & 1);
             stage_mma<S, WB, WO, DOWN>(
                 c, shared_memory + S::parked_bytes + r->slot * S::stage_bytes, sum);
+            page_copy_fence_shared(); /* the next copy comes through the async proxy */
             __syncwarp();
             if (c->lane == 0) barrier_arrive_release_cta(&SHARED->packed_empty[r->slot]);
             r->phase ^= 1u << r->slot;

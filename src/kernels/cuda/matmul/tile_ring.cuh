@@ -1,6 +1,6 @@
 /* tile_ring.cuh - Hopper: how weights and activations pass through a lease (matmul_tile.cuh).
  *
- *   0           parked sums of tiles of up to 64 tokens
+ *   0           parked sums of tiles of up to 96 tokens
  *   + parked    slots of weights: [row block][step][512 bytes], some steps of 16 columns
  *   + weights   slots of activations: pieces of a stretch of rows, [group of eight][1 KB], 4 steps
  *   TILE_NORMS  1 / rms of the tile's tokens

@@ -156,11 +156,6 @@ DEV void store_kept(float *p, float v) {
                  : "memory");
 }
 
-/* Brings a constant into L1; the value is not wanted. */
-DEV void touch(const float *p) {
-    asm volatile("{\n.reg .b32 v;\nld.global.nc.b32 v, [%0];\n}" ::"l"(p));
-}
-
 DEV void add_release_gpu(uint32_t *p, uint32_t v) {
     asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }

@@ -77,12 +77,4 @@ template <int E> DEV void mma_16x8x16(float *c, uint4 a, uint32_t b0, uint32_t b
             : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
 }
 
-/* Low halves of a and b, or high halves, as one pair (a first). */
-DEV uint32_t pair_low(uint32_t a, uint32_t b) {
-    return __byte_perm(a, b, 0x5410);
-}
-DEV uint32_t pair_high(uint32_t a, uint32_t b) {
-    return __byte_perm(a, b, 0x7632);
-}
-
 #endif
