@@ -285,8 +285,8 @@ typedef struct qn_engine_params {
                             * place; CPU only */
     int no_prefix_caching; /* 1: requests do not share KV blocks. The output has the same bits */
     double max_inter_token_latency_ms; /* while requests decode, an iteration takes only as many
-                                        * prompt rows as keep this latency below the bound; 0: no
-                                        * bound */
+                                        * prompt rows as are expected to keep this latency below
+                                        * the bound, but for rare trials of more; 0: no bound */
     double linger_ms;   /* how long an idle GPU kernel waits for more requests before it ends, up to
                          * 1,000; 0: 5; below 0: not at all */
     uint32_t max_queue; /* requests that wait for a place; 0: 65536 */

@@ -158,7 +158,7 @@ struct rt_pool {
     uint64_t tokens_at;    /* int32_t [n_kv_blocks][kv_block] of registered blocks */
     uint64_t buckets_at;   /* uint32_t [bucket_mask + 1] registered blocks by key */
     uint64_t turns_at;     /* struct rt_turn [n_slots] */
-    uint64_t durations_at; /* uint32_t [n_variants][RT_QUARTERS] mean in ns; 0: unknown */
+    uint64_t durations_at; /* uint32_t [n_variants][RT_QUARTERS] of rt_budget.h */
     uint64_t hash_seed;    /* of the blocks' keys */
     uint64_t max_step_ns;  /* while requests decode, prompts get the rows that keep an iteration
                             * below this; 0: as many as fit */
