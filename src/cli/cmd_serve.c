@@ -6,7 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_LOGPROBS = 20 };
+enum { MAX_LOGPROBS = 20, MAX_ORIGINS = 64 };
+
+/* What --allowed-origins has. */
+struct origins {
+    json_t *root;
+    const char *texts[MAX_ORIGINS]; /* of root */
+};
 
 struct serve {
     const struct options *o;
@@ -86,16 +92,42 @@ static int read_params(const struct options *o, struct server_params *p, const c
     return read_counts(o, p);
 }
 
+/* Reads "*" or a JSON array of origins, as vLLM's option has them; `list` keeps the texts. */
+static int read_origins(const struct options *o, struct server_params *p, struct origins *list) {
+    const char *text = options_text(o, OPT_ALLOWED_ORIGINS, NULL);
+    if (!text) return EXIT_OK;
+    list->root = strcmp(text, "*") == 0 ? json_pack("[s]", text) : json_loads(text, 0, NULL);
+    const size_t n = json_array_size(list->root);
+    for (size_t i = 0; i < n && i < MAX_ORIGINS; i++)
+        list->texts[i] = json_string_value(json_array_get(list->root, i));
+    for (size_t i = 0; i < n && i < MAX_ORIGINS; i++)
+        if (!list->texts[i]) return cli_usage("--allowed-origins: want texts in the array");
+    if (!json_is_array(list->root) || n > MAX_ORIGINS)
+        return cli_usage("--allowed-origins: want '*' or an array of at most %d origins: "
+                         "'[\"http://localhost:3000\"]'",
+                         MAX_ORIGINS);
+    p->origins = list->texts;
+    p->n_origins = n;
+    return EXIT_OK;
+}
+
+static int serve(struct serve *s, struct server_params *p) {
+    struct diag d = {0};
+    s->engine.max_logprobs = p->max_logprobs;
+    const int rc = server_run(&d, p);
+    if (rc == QN_OK) return EXIT_OK;
+    return rc == QN_EINVAL ? EXIT_FAILED : cli_error("%s", d.message);
+}
+
 int cmd_serve(const struct options *o) {
     struct serve s = {.o = o};
     struct server_params p = {.open = open_engine, .say = say, .user = &s};
-    struct diag d = {0};
+    struct origins list = {0};
     const char *key;
     int rc = cli_engine_params(o, &s.engine);
     if (rc == EXIT_OK) rc = read_params(o, &p, &key);
-    if (rc != EXIT_OK) return rc;
-    s.engine.max_logprobs = p.max_logprobs;
-    rc = server_run(&d, &p);
-    if (rc == QN_OK) return EXIT_OK;
-    return rc == QN_EINVAL ? EXIT_FAILED : cli_error("%s", d.message);
+    if (rc == EXIT_OK) rc = read_origins(o, &p, &list);
+    if (rc == EXIT_OK) rc = serve(&s, &p);
+    json_decref(list.root);
+    return rc;
 }

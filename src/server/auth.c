@@ -47,14 +47,26 @@ static bool decode(const char *text, char out[MAX_BASIC]) {
     return true;
 }
 
-int auth_key(const struct http_exchange *x, const char *const *keys, size_t n_keys) {
-    const char *own = http_header(x, "x-api-key"), *said = http_header(x, "Authorization");
+/* What follows the scheme and its blanks; NULL: the header has another scheme. */
+static const char *after(const char *said, const char *scheme) {
+    const size_t n = strlen(scheme);
+    if (strncasecmp(said, scheme, n) != 0 || said[n] != ' ') return NULL;
+    return said + n + strspn(said + n, " ");
+}
+
+static int which_said(const char *said, const char *const *keys, size_t n_keys) {
     char pair[MAX_BASIC];
-    if (n_keys == 0) return AUTH_NO_KEYS;
-    if (own) return which(own, keys, n_keys);
-    if (said && strncasecmp(said, "Bearer ", 7) == 0) return which(said + 7, keys, n_keys);
-    if (!said || strncasecmp(said, "Basic ", 6) != 0 || !decode(said + 6, pair))
-        return AUTH_REFUSED;
+    const char *bearer = after(said, "Bearer"), *basic = after(said, "Basic");
+    if (bearer) return which(bearer, keys, n_keys);
+    if (!basic || !decode(basic, pair)) return AUTH_REFUSED;
     const char *colon = strchr(pair, ':');
     return colon ? which(colon + 1, keys, n_keys) : AUTH_REFUSED;
+}
+
+int auth_key(const struct http_exchange *x, const char *const *keys, size_t n_keys) {
+    const char *own = http_header(x, "x-api-key"), *said = http_header(x, "Authorization");
+    if (n_keys == 0) return AUTH_NO_KEYS;
+    const int of_own = own && *own ? which(own, keys, n_keys) : AUTH_REFUSED;
+    const int of_said = said ? which_said(said, keys, n_keys) : AUTH_REFUSED;
+    return of_own != AUTH_REFUSED ? of_own : of_said;
 }

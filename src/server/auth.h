@@ -7,7 +7,8 @@
 
 enum { AUTH_NO_KEYS = -1, AUTH_REFUSED = -2 };
 
-/* The index of the request's key in keys, AUTH_NO_KEYS if n_keys is 0, or AUTH_REFUSED. */
+/* The index in keys of the request's key, AUTH_NO_KEYS if n_keys is 0, or AUTH_REFUSED. Where a
+ * request has both headers, one right key is enough. */
 int auth_key(const struct http_exchange *x, const char *const *keys, size_t n_keys);
 
 #endif

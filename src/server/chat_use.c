@@ -15,7 +15,7 @@ struct reader {
 };
 
 static bool is(const json_t *v, const char *text) {
-    return json_is_string(v) && strcmp(json_string_value(v), text) == 0;
+    return json_string_length(v) == strlen(text) && strcmp(json_string_value(v), text) == 0;
 }
 
 static int no_memory(struct reader *r) {

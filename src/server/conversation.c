@@ -4,11 +4,16 @@
 #include "base/checked.h"
 #include "base/jsonio.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { MAX_KWARGS_BYTES = 16 << 10, MAX_KWARGS_DEPTH = 4 };
+
+/* Behind the text that is to be continued, as transformers' apply_chat_template has it. A template
+ * that trims texts takes the blank away. */
+static const char mark[] = "CONTINUE_FINAL_MESSAGE_TAG ";
 
 /* ---- parts of a message --------------------------------------------------------------------- */
 
@@ -23,12 +28,14 @@ static int add_part(struct problem *p, const json_t *part, const char *path, siz
                     struct strbuf *text) {
     char param[96];
     const char *type = json_string_value(json_object_get(part, "type"));
-    const json_t *words = json_object_get(part, "text");
+    const bool refuses = type && strcmp(type, "refusal") == 0;
+    const char *member = refuses ? "refusal" : "text";
+    const json_t *words = json_object_get(part, member);
     snprintf(param, sizeof param, "%s[%zu].type", path, i);
-    if (!is_text_part(type))
+    if (!is_text_part(type) && !refuses)
         return problem_set(p, PROBLEM_UNSUPPORTED, param, "%s: want 'text', have '%.40s'", param,
                            type ? type : "nothing");
-    snprintf(param, sizeof param, "%s[%zu].text", path, i);
+    snprintf(param, sizeof param, "%s[%zu].%s", path, i, member);
     if (!json_is_string(words))
         return problem_set(p, PROBLEM_TYPE, param, "%s: want a string", param);
     strbuf_add(text, json_string_value(words), json_string_length(words));
@@ -191,6 +198,64 @@ static int check_kwargs(struct problem *p, const json_t *kwargs, size_t n_bytes)
     return QN_OK;
 }
 
+/* ---- continued texts ------------------------------------------------------------------------ */
+
+int conversation_ending(struct call *c, struct conversation *talk) {
+    const struct fields *f = &c->fields;
+    talk->continues = fields_bool(f, F_CONTINUE_FINAL, false);
+    talk->add_generation = fields_bool(f, F_ADD_GENERATION, !talk->continues);
+    talk->add_special = fields_bool(f, F_ADD_SPECIAL, false);
+    if (!talk->continues || !talk->add_generation) return QN_OK;
+    return problem_set(&c->problem, PROBLEM_VALUE, "continue_final_message",
+                       "continue_final_message: the last message cannot be continued behind the "
+                       "opening of another; set add_generation_prompt to false");
+}
+
+static const json_t *last_of(const json_t *messages) {
+    return json_array_get(messages, json_array_size(messages) - 1);
+}
+
+bool conversation_is_answered(const json_t *messages) {
+    const char *role = json_string_value(json_object_get(last_of(messages), "role"));
+    return role && strcmp(role, "assistant") == 0;
+}
+
+bool conversation_is_open(const json_t *messages) {
+    const json_t *last = last_of(messages);
+    return conversation_is_answered(messages) && !json_object_get(last, "tool_calls") &&
+           json_string_length(json_object_get(last, "content")) > 0;
+}
+
+static int mark_end(struct call *c, const json_t *messages) {
+    json_t *last = (json_t *)last_of(messages);
+    const json_t *text = json_object_get(last, "content");
+    if (!conversation_is_open(messages))
+        return problem_set(&c->problem, PROBLEM_VALUE, "messages",
+                           "messages: only an assistant's message that ends in text can be "
+                           "continued; end with such a message, or with a user's");
+    return conversation_set(&c->problem, last, "content",
+                            json_pack("s%+%", json_string_value(text), json_string_length(text),
+                                      mark, sizeof mark - 1));
+}
+
+/* Ends the template's text where the mark is. */
+static int cut_at_mark(struct call *c, char *text, size_t *n) {
+    const size_t n_word = sizeof mark - 2; /* without the blank */
+    size_t at = *n < n_word ? 0 : *n - n_word + 1;
+    while (at > 0 && memcmp(text + at - 1, mark, n_word) != 0) at--;
+    if (at == 0)
+        return problem_set(&c->problem, PROBLEM_UNSUPPORTED, "messages",
+                           "messages: the model's chat template does not write the end of the last "
+                           "message, so that it cannot be continued; end with a user's message");
+    const bool trims = text[at - 1 + n_word] != ' ';
+    for (at--; trims && at > 0 && isspace((unsigned char)text[at - 1]);) at--;
+    text[at] = '\0';
+    *n = at;
+    return QN_OK;
+}
+
+/* ---- the template's text -------------------------------------------------------------------- */
+
 int conversation_tokenize(struct call *c, const char *text, size_t n, bool add_special,
                           const char *param, int32_t **ids, size_t *n_ids) {
     qn_error error;
@@ -209,7 +274,7 @@ static int render(struct call *c, const struct conversation *talk, const char *k
     qn_chat_params params;
     qn_error error;
     qn_chat_params_init(&params);
-    params.add_generation_prompt = talk->add_generation;
+    params.add_generation_prompt = talk->add_generation && !talk->continues;
     params.kwargs_json = kwargs;
     json_t *all = json_pack("{s:O, s:O*}", "messages", talk->messages, "tools", talk->tools);
     char *json = json_dumps(all, JSON_COMPACT);
@@ -222,6 +287,32 @@ static int render(struct call *c, const struct conversation *talk, const char *k
     return problem_set(&c->problem, PROBLEM_VALUE, "messages", "%s", error.message);
 }
 
+/* The end of a thought, where answers begin inside one: a text that is continued is none. NULL: the
+ * prompt's own end says how the answer begins. */
+static const char *end_of_thought(const struct server *s) {
+    qn_answer_params params = s->forms;
+    qn_answer *answer = NULL;
+    params.prompt = "";
+    if (!s->forms_info.reasoning_parser || qn_answer_open(&params, &answer, NULL) != QN_OK)
+        return NULL;
+    const bool inside = qn_answer_next(answer) == QN_PIECE_REASONING;
+    qn_answer_close(answer);
+    return inside ? s->forms_info.reasoning_end : NULL;
+}
+
+/* Gives the prompt's text to be looked at for how the answer begins. */
+static int tell_said(struct call *c, const struct conversation *talk, char *text, size_t n,
+                     char **said) {
+    const char *end = talk->continues ? end_of_thought(c->server) : NULL;
+    *said = text;
+    for (size_t i = 0; i < n; i++)
+        if (!text[i]) text[i] = ' ';
+    if (!end) return QN_OK;
+    *said = strdup(end);
+    qn_free(text);
+    return *said ? QN_OK : no_memory(&c->problem);
+}
+
 int conversation_ids(struct call *c, const struct conversation *talk, int32_t **ids, size_t *n_ids,
                      char **said) {
     char *text = NULL, *variables = talk->kwargs ? json_dumps(talk->kwargs, JSON_COMPACT) : NULL;
@@ -232,13 +323,13 @@ int conversation_ids(struct call *c, const struct conversation *talk, int32_t **
                          "the model has no chat template; start with --chat-template, or use "
                          "/v1/completions");
     if (rc == QN_OK && variables) rc = check_kwargs(&c->problem, talk->kwargs, strlen(variables));
+    if (rc == QN_OK && talk->continues) rc = mark_end(c, talk->messages);
     if (rc == QN_OK) rc = render(c, talk, variables, &text, &n);
+    if (rc == QN_OK && talk->continues) rc = cut_at_mark(c, text, &n);
     free(variables);
     if (rc == QN_OK)
         rc = conversation_tokenize(c, text, n, talk->add_special, "messages", ids, n_ids);
-    if (rc == QN_OK && said)
-        *said = text;
-    else
-        qn_free(text);
+    if (rc == QN_OK && said) return tell_said(c, talk, text, n, said);
+    qn_free(text);
     return rc;
 }

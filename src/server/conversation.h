@@ -19,7 +19,7 @@ int conversation_of_chat(struct problem *p, const json_t *said, json_t **message
 int conversation_of_messages(struct problem *p, const json_t *system, const json_t *said,
                              json_t **messages);
 /* Responses': `input` is a text or an array of items; instructions may be NULL. */
-int conversation_of_responses(struct problem *p, const char *instructions, const json_t *input,
+int conversation_of_responses(struct problem *p, const json_t *instructions, const json_t *input,
                               json_t **messages);
 
 /* The input of a template. */
@@ -28,10 +28,17 @@ struct conversation {
     json_t *tools;  /* NULL: none */
     json_t *kwargs; /* an object of further variables; NULL: none */
     bool add_generation, add_special;
+    bool continues; /* the last message, an assistant's, is left open in its text */
 };
 
+/* Reads how the prompt ends, from the fields of /v1/chat/completions and /tokenize. */
+int conversation_ending(struct call *c, struct conversation *talk);
+/* Whether the last message is the assistant's, and whether it can be continued: it ends in text. */
+bool conversation_is_answered(const json_t *messages);
+bool conversation_is_open(const json_t *messages);
+
 /* Renders the conversation by the model's template and gives its ids; also its text in *said where
- * said is not NULL (the caller's: qn_free). */
+ * said is not NULL (the caller's: qn_free), as parts_open looks at it. */
 int conversation_ids(struct call *c, const struct conversation *talk, int32_t **ids, size_t *n_ids,
                      char **said);
 /* Token ids of a text. */

@@ -23,25 +23,33 @@ static bool is_given(const json_t *v) {
     return v && !json_is_null(v);
 }
 
+/* The text of the assistant's turn: its content, else its refusal. It may be missing beside other
+ * parts of the turn. */
+static int add_text(struct problem *p, json_t *made, const json_t *message, const char *path,
+                    bool may_be_missing) {
+    char at[96];
+    const json_t *said = json_object_get(message, "content");
+    const json_t *refusal = json_object_get(message, "refusal");
+    json_t *text = NULL;
+    snprintf(at, sizeof at, "%s.content", path);
+    if (!is_given(said) && json_string_length(refusal) > 0) said = refusal;
+    if (!is_given(said))
+        return may_be_missing ? QN_OK : problem_set(p, PROBLEM_MISSING, at, "%s: is missing", at);
+    TRY(conversation_text(p, said, at, &text));
+    return conversation_set(p, made, "content", text);
+}
+
 /* The assistant's turn: text, calls, thoughts; at least one of them is required. */
 static int add_assistant(struct problem *p, const json_t *message, const char *path,
                          json_t *messages) {
     char at[96];
     const json_t *calls = json_object_get(message, "tool_calls");
-    const json_t *content = json_object_get(message, "content");
     const json_t *thought = json_object_get(message, "reasoning_content");
-    json_t *text = NULL;
     if (!is_given(thought)) thought = json_object_get(message, "reasoning");
-    snprintf(at, sizeof at, "%s.content", path);
-    const bool has_calls = json_array_size(calls) > 0;
-    if (!is_given(content) && !has_calls)
-        return problem_set(p, PROBLEM_MISSING, at, "%s: is missing", at);
     json_t *made = conversation_assistant(messages, true);
     if (!made) return problem_set(p, PROBLEM_INTERNAL, NULL, "out of memory");
-    if (is_given(content)) {
-        TRY(conversation_text(p, content, at, &text));
-        TRY(conversation_set(p, made, "content", text));
-    }
+    TRY(add_text(p, made, message, path,
+                 json_array_size(calls) > 0 || json_string_length(thought) > 0));
     snprintf(at, sizeof at, "%s.reasoning_content", path);
     if (is_given(thought) && !json_is_string(thought))
         return problem_set(p, PROBLEM_TYPE, at, "%s: want a string", at);

@@ -23,7 +23,8 @@ static int append(struct block *b, const char *field, const json_t *text, const 
     if (!json_is_string(text)) return problem_set(b->p, PROBLEM_TYPE, at, "%s: want a string", at);
     const char *said = before ? json_string_value(before) : "";
     return conversation_set(b->p, b->into, field,
-                            json_sprintf("%s%s", said, json_string_value(text)));
+                            json_pack("s%+%", said, json_string_length(before),
+                                      json_string_value(text), json_string_length(text)));
 }
 
 static int take_text(struct block *b) {

@@ -104,14 +104,13 @@ static int take(struct item *it) {
                        at, type ? type : "no text");
 }
 
-int conversation_of_responses(struct problem *p, const char *instructions, const json_t *input,
+int conversation_of_responses(struct problem *p, const json_t *instructions, const json_t *input,
                               json_t **messages) {
     int rc = conversation_begin(p, messages);
     if (rc == QN_OK && json_is_array(input) && json_array_size(input) == 0)
         rc = problem_set(p, PROBLEM_VALUE, "input", "input: has no message");
     if (rc == QN_OK && instructions)
-        rc = conversation_add(p, *messages,
-                              json_pack("{s:s, s:s}", "role", "system", "content", instructions));
+        rc = conversation_add_said(p, *messages, "system", instructions, "instructions");
     if (rc == QN_OK && json_is_string(input))
         rc = conversation_add_said(p, *messages, "user", input, "input");
     for (size_t i = 0; rc == QN_OK && i < json_array_size(input); i++) {

@@ -2,6 +2,7 @@
 #include "server/fields.h"
 
 #include "base/checked.h"
+#include "base/jsonio.h"
 
 #include <errno.h>
 #include <math.h>
@@ -18,9 +19,16 @@ const struct field_row field_table[N_FIELDS] = {
 
 struct reader {
     struct problem *p;
+    const json_t *object;
     const struct field_limits *limits;
     struct strbuf *ignored;
 };
+
+/* Not so NaN, Infinity and numbers beyond the reals, which are nulls, too (jsonio.h). */
+static bool is_absent(const json_t *v) {
+    double x;
+    return json_is_null(v) && !jsonio_non_finite(v, &x);
+}
 
 typedef int field_check(struct reader *r, const struct field_row *row, const json_t *v);
 
@@ -49,6 +57,7 @@ static int check_bool(struct reader *r, const struct field_row *row, const json_
 
 static int check_int(struct reader *r, const struct field_row *row, const json_t *v) {
     double x, high = row->high;
+    if (jsonio_non_finite(v, &x)) return wrong_type(r, row, "a finite number");
     if (!whole(v, &x)) return wrong_type(r, row, "a whole number of 64 bits");
     if (row == &field_table[F_LOGPROBS] || row == &field_table[F_TOP_LOGPROBS])
         high = MIN(high, (double)r->limits->max_logprobs);
@@ -56,7 +65,7 @@ static int check_int(struct reader *r, const struct field_row *row, const json_t
 }
 
 static int check_number(struct reader *r, const struct field_row *row, const json_t *v) {
-    if (!json_is_number(v)) return wrong_type(r, row, "a number");
+    if (!json_is_number(v)) return wrong_type(r, row, "a finite number");
     return in_range(r, row, json_number_value(v), row->high);
 }
 
@@ -70,6 +79,10 @@ static size_t characters(const json_t *text) {
 
 static int check_text(struct reader *r, const struct field_row *row, const json_t *v) {
     if (!json_is_string(v)) return wrong_type(r, row, "a string");
+    const bool is_said = row == &field_table[F_TEXT_PROMPT] || row == &field_table[F_INSTRUCTIONS];
+    if (!is_said && memchr(json_string_value(v), '\0', json_string_length(v)))
+        return problem_set(r->p, PROBLEM_VALUE, row->name,
+                           "%s: has a zero byte (U+0000); send it without", row->name);
     if ((double)characters(v) <= row->high) return QN_OK;
     return problem_set(r->p, PROBLEM_VALUE, row->name, "%s: longer than %.0f characters", row->name,
                        row->high);
@@ -168,19 +181,32 @@ static int check_object(struct reader *r, const struct field_row *row, const jso
     return json_is_object(v) ? QN_OK : wrong_type(r, row, "an object");
 }
 
+static int unknown(struct reader *r, const char *name) {
+    if (r->limits->strict)
+        return problem_set(r->p, PROBLEM_UNKNOWN, name, "%.80s: unknown field", name);
+    if (r->ignored->n < 512) { /* to fit into a header's line */
+        strbuf_printf(r->ignored, "%s%.40s", r->ignored->n ? ", " : "", name);
+        status_one_line(r->ignored->text);
+        for (char *at = r->ignored->text; at && *at; at++)
+            if (*at & 0x80) *at = '?';
+    }
+    return QN_OK;
+}
+
 static int check_options(struct reader *r, const struct field_row *row, const json_t *v) {
     static const char *const known[] = {"include_usage", "continuous_usage_stats",
                                         "include_obfuscation"};
     const char *key;
     json_t *value;
+    char name[80];
     TRY(check_object(r, row, v));
     json_object_foreach((json_t *)v, key, value) {
         bool is_known = false;
         for (size_t i = 0; i < COUNT_OF(known); i++) is_known |= strcmp(known[i], key) == 0;
+        snprintf(name, sizeof name, "%s.%.40s", row->name, key);
         if (!is_known)
-            return problem_set(r->p, PROBLEM_UNKNOWN, row->name, "%s: unknown field '%.40s'",
-                               row->name, key);
-        if (!json_is_boolean(value) && !json_is_null(value))
+            TRY(unknown(r, name));
+        else if (!json_is_boolean(value) && !is_absent(value))
             return wrong_type(r, row, "true or false in its fields");
     }
     return QN_OK;
@@ -196,7 +222,15 @@ static int check_choice(struct reader *r, const struct field_row *row, const jso
                                                   : wrong_type(r, row, "a string or an object");
 }
 
-static bool is_neutral(const struct field_row *row, const json_t *v) {
+/* Whether `best_of` is `n`, so that it selects nothing. */
+static bool is_n(const struct reader *r, const json_t *v) {
+    const json_t *n = json_object_get(r->object, "n");
+    double best, all = 1;
+    return whole(v, &best) && (!n || json_is_null(n) || whole(n, &all)) && best == all;
+}
+
+static bool is_neutral(const struct reader *r, const struct field_row *row, const json_t *v) {
+    if (row == &field_table[F_BEST_OF]) return is_n(r, v);
     json_t *allowed = json_loads(row->neutral, 0, NULL);
     bool yes = false;
     for (size_t i = 0; i < json_array_size(allowed); i++)
@@ -206,7 +240,10 @@ static bool is_neutral(const struct field_row *row, const json_t *v) {
 }
 
 static int check_any(struct reader *r, const struct field_row *row, const json_t *v) {
-    if (is_neutral(row, v)) return QN_OK;
+    if (is_neutral(r, row, v)) return QN_OK;
+    if (row == &field_table[F_BEST_OF])
+        return problem_set(r->p, PROBLEM_UNSUPPORTED, row->name,
+                           "%s: not supported; leave it out, or give the value of n", row->name);
     if (strcmp(row->neutral, "[]") == 0)
         return problem_set(r->p, PROBLEM_UNSUPPORTED, row->name, "%s: not supported; leave it out",
                            row->name);
@@ -231,23 +268,11 @@ static int find(const char *name, uint32_t api) {
     return -1;
 }
 
-static int unknown(struct reader *r, const char *name) {
-    if (r->limits->strict)
-        return problem_set(r->p, PROBLEM_UNKNOWN, name, "%.80s: unknown field", name);
-    if (r->ignored->n < 512) { /* to fit into a header's line */
-        strbuf_printf(r->ignored, "%s%.40s", r->ignored->n ? ", " : "", name);
-        status_one_line(r->ignored->text);
-        for (char *at = r->ignored->text; at && *at; at++)
-            if (*at & 0x80) *at = '?';
-    }
-    return QN_OK;
-}
-
 static int read_one(struct reader *r, const char *name, const json_t *v, uint32_t api,
                     struct fields *f) {
     const int field = find(name, api);
     if (field < 0) return unknown(r, name);
-    if (json_is_null(v)) return QN_OK;
+    if (is_absent(v)) return QN_OK;
     TRY(checks[field_table[field].kind](r, &field_table[field], v));
     f->value[field] = v;
     return QN_OK;
@@ -255,7 +280,7 @@ static int read_one(struct reader *r, const char *name, const json_t *v, uint32_
 
 int fields_read(struct problem *p, const json_t *object, uint32_t api,
                 const struct field_limits *limits, struct fields *f, struct strbuf *ignored) {
-    struct reader r = {p, limits, ignored};
+    struct reader r = {p, object, limits, ignored};
     const char *name;
     json_t *value;
     *f = (struct fields){0};

@@ -203,16 +203,14 @@ static const struct format format = {
 /* Adds the prompt; its text is the caller's. */
 static int add_prompt(struct gen *g, const struct chat_use *u, char **text) {
     struct call *c = g->call;
-    struct conversation talk = {.tools = u->tools,
-                                .kwargs = u->kwargs,
-                                .add_generation = fields_bool(&c->fields, F_ADD_GENERATION, true),
-                                .add_special = fields_bool(&c->fields, F_ADD_SPECIAL, false)};
+    struct conversation talk = {.tools = u->tools, .kwargs = u->kwargs};
     int32_t *ids = NULL;
     size_t n_ids = 0;
+    TRY(conversation_ending(c, &talk));
     TRY(conversation_of_chat(&c->problem, c->fields.value[F_CHAT_MESSAGES], &talk.messages));
     const int rc = conversation_ids(c, &talk, &ids, &n_ids, text);
     json_decref(talk.messages);
-    return rc == QN_OK ? gen_add_prompt(g, ids, n_ids, NULL) : rc;
+    return rc == QN_OK ? gen_add_prompt(g, &(struct gen_prompt){ids, n_ids, NULL, 0}) : rc;
 }
 
 static int read_logprobs(struct gen *g) {

@@ -106,8 +106,9 @@ static int add_text(struct gen *g, const json_t *text, bool add_special) {
     int32_t *ids = NULL;
     size_t n_ids = 0;
     TRY(conversation_tokenize(c, words, n, add_special, "prompt", &ids, &n_ids));
-    char *copy = g->echo ? strdup(words) : NULL;
-    return gen_add_prompt(g, ids, n_ids, copy);
+    char *copy = g->echo ? malloc(n + 1) : NULL;
+    if (copy) memcpy(copy, words, n + 1);
+    return gen_add_prompt(g, &(struct gen_prompt){ids, n_ids, copy, n});
 }
 
 static int add_ids(struct gen *g, const json_t *array) {
@@ -124,7 +125,7 @@ static int add_ids(struct gen *g, const json_t *array) {
                            "prompt: %d is no token id; the vocabulary has %lld", id,
                            (long long)n_vocab);
     }
-    return gen_add_prompt(g, ids, n, NULL);
+    return gen_add_prompt(g, &(struct gen_prompt){ids, n, NULL, 0});
 }
 
 static int add_prompts(struct gen *g) {

@@ -189,6 +189,9 @@ static int prompt_ids(struct call *c, const struct chat_use *u, int32_t **ids, s
     struct conversation talk = {.tools = u->tools, .kwargs = u->kwargs, .add_generation = true};
     TRY(conversation_of_messages(&c->problem, c->fields.value[F_SYSTEM], c->fields.value[F_SAID],
                                  &talk.messages));
+    /* A count of a conversation's beginning may end in a call. */
+    talk.continues = c->route->api & COUNT ? conversation_is_open(talk.messages)
+                                           : conversation_is_answered(talk.messages);
     const int rc = conversation_ids(c, &talk, ids, n, text);
     json_decref(talk.messages);
     return rc;
@@ -198,7 +201,7 @@ static int read_body(struct gen *g, const struct chat_use *u, char **text) {
     int32_t *ids = NULL;
     size_t n = 0;
     TRY(prompt_ids(g->call, u, &ids, &n, text));
-    TRY(gen_add_prompt(g, ids, n, NULL));
+    TRY(gen_add_prompt(g, &(struct gen_prompt){ids, n, NULL, 0}));
     TRY(gen_read_format(g, "output_config.format",
                         json_object_get(g->call->fields.value[F_OUTPUT_CONFIG], "format"), NULL));
     TRY(gen_read_sampling(g, F_MAX_TOKENS_NEEDED, F_STOP_SEQUENCES));

@@ -297,11 +297,11 @@ static int add_prompt(struct gen *g, const struct chat_use *u, char **text) {
     struct conversation talk = {.tools = u->tools, .kwargs = u->kwargs, .add_generation = true};
     int32_t *ids = NULL;
     size_t n = 0;
-    TRY(conversation_of_responses(&c->problem, fields_text(&c->fields, F_INSTRUCTIONS, NULL),
+    TRY(conversation_of_responses(&c->problem, c->fields.value[F_INSTRUCTIONS],
                                   c->fields.value[F_INPUT], &talk.messages));
     const int rc = conversation_ids(c, &talk, &ids, &n, text);
     json_decref(talk.messages);
-    return rc == QN_OK ? gen_add_prompt(g, ids, n, NULL) : rc;
+    return rc == QN_OK ? gen_add_prompt(g, &(struct gen_prompt){ids, n, NULL, 0}) : rc;
 }
 
 /* Stores the fields to repeat as text, because the request's JSON is freed before they are

@@ -24,15 +24,16 @@ int gen_new(struct call *c, const struct format *format) {
     return QN_OK;
 }
 
-int gen_add_prompt(struct gen *g, int32_t *ids, size_t n_ids, char *text) {
+int gen_add_prompt(struct gen *g, const struct gen_prompt *prompt) {
+    const size_t n_ids = prompt->n_ids;
     struct gen_prompt *more = realloc(g->prompts, (g->n_prompts + 1) * sizeof *more);
     const uint32_t most = g->call->server->info.max_model_len;
     if (more) {
         g->prompts = more;
-        g->prompts[g->n_prompts++] = (struct gen_prompt){ids, n_ids, text};
+        g->prompts[g->n_prompts++] = *prompt;
     } else {
-        qn_free(ids);
-        free(text);
+        qn_free(prompt->ids);
+        free(prompt->text);
         return problem_set(&g->call->problem, PROBLEM_INTERNAL, NULL, "out of memory");
     }
     g->n_prompt_tokens += n_ids;
@@ -125,6 +126,9 @@ int gen_set_structured(struct gen *g, const char *param, int kind, const char *t
 
 /* The same from a JSON value: a string is the text, anything else is serialized. */
 static int set_structured(struct gen *g, const char *param, int kind, const json_t *v) {
+    if (json_is_string(v) && strlen(json_string_value(v)) != json_string_length(v))
+        return problem_set(&g->call->problem, PROBLEM_VALUE, param,
+                           "%s: has a zero byte (U+0000); send it without", param);
     char *text = json_is_string(v) ? NULL : json_dumps(v, JSON_COMPACT | JSON_ENCODE_ANY);
     const int rc = gen_set_structured(g, param, kind, text ? text : json_string_value(v));
     free(text);
@@ -417,7 +421,7 @@ static void add_echo(struct choice *c) {
     size_t n_top, n_text = 0;
     char *text = NULL;
     if (p->text) {
-        strbuf_str(&c->text, p->text);
+        strbuf_add(&c->text, p->text, p->n_text);
     } else if (qn_detokenize(g->call->server->tokenizer, p->ids, p->n_ids, 1, &text, &n_text,
                              NULL) == QN_OK) {
         strbuf_add(&c->text, text, n_text);

@@ -20,7 +20,8 @@ enum { GEN_MAX_CHOICES = 1024, GEN_ECHOED = 5 };
 struct gen_prompt {
     int32_t *ids;
     size_t n_ids;
-    char *text; /* for echo; NULL: decoded from the ids */
+    char *text; /* [n_text] for echo; NULL: decoded from the ids */
+    size_t n_text;
 };
 
 struct gen_token {
@@ -117,7 +118,7 @@ struct gen {
 /* Makes c->gen for one format, without prompts. Errors: PROBLEM_INTERNAL. */
 int gen_new(struct call *c, const struct format *format);
 /* Adds a prompt. The generation takes over its ids and text, also after a failure. */
-int gen_add_prompt(struct gen *g, int32_t *ids, size_t n_ids, char *text);
+int gen_add_prompt(struct gen *g, const struct gen_prompt *prompt);
 /* Reads the sampling parameters from the fields and checks them against the engine's bounds. */
 int gen_read_sampling(struct gen *g, enum field max_tokens, enum field stop);
 /* Sets what the whole output must be: a QN_STRUCTURED_... with this text. `param` is the field that

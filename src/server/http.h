@@ -79,6 +79,7 @@ void *http_user(const struct http_exchange *x);
 
 /* Adds a header to the answer, before it is sent. */
 void http_add_header(struct http_exchange *x, const char *name, const char *value);
+/* type: of the body; NULL: there is none. */
 void http_reply(struct http_exchange *x, int status, const char *type, const char *body, size_t n);
 void http_stream_start(struct http_exchange *x, const char *type);
 void http_stream_write(struct http_exchange *x, const char *bytes, size_t n);

@@ -388,7 +388,7 @@ void http_add_header(struct http_exchange *x, const char *name, const char *valu
 }
 
 static void add_common(struct http_exchange *x, const char *type) {
-    http_add_header(x, "Content-Type", type);
+    if (type) http_add_header(x, "Content-Type", type);
     if (x->conn->refused || x->conn->server->draining) http_add_header(x, "Connection", "close");
 }
 
@@ -401,12 +401,24 @@ static void send_now(struct conn *c) {
     evbuffer_freeze(out, 1);
 }
 
+/* The answer to HEAD has the length of GET's body, and no body; evhttp writes the bytes that it is
+ * given. */
+static void add_body(struct http_exchange *x, const char *body, size_t n) {
+    char length[24];
+    if (http_method(x) != HTTP_HEAD) {
+        evbuffer_add(x->out, body, n);
+        return;
+    }
+    snprintf(length, sizeof length, "%zu", n);
+    http_add_header(x, "Content-Length", length);
+}
+
 void http_reply(struct http_exchange *x, int status, const char *type, const char *body, size_t n) {
     struct evhttp_request *req = x->req;
     struct evbuffer *out = x->out;
     struct conn *c = x->conn;
     add_common(x, type);
-    evbuffer_add(out, body, n);
+    add_body(x, body, n);
     x->out = NULL;
     c->x = NULL;
     free(x->path);
@@ -416,8 +428,18 @@ void http_reply(struct http_exchange *x, int status, const char *type, const cha
     send_now(c);
 }
 
+/* HTTP/1.0 has no chunks: the end of the connection ends the body. A client that asks to keep the
+ * connection would get evhttp's `Content-Length: 0`. */
+static void end_by_close(struct http_exchange *x) {
+    struct evkeyvalq *headers = evhttp_request_get_input_headers(x->req);
+    while (evhttp_remove_header(headers, "Connection") == 0) continue;
+    evhttp_remove_header(evhttp_request_get_output_headers(x->req), "Connection");
+    http_add_header(x, "Connection", "close");
+}
+
 void http_stream_start(struct http_exchange *x, const char *type) {
     add_common(x, type);
+    if (x->req->minor == 0) end_by_close(x);
     x->streaming = true;
     evhttp_send_reply_start(x->req, 200, NULL);
 }
@@ -438,10 +460,13 @@ bool http_stream_full(struct http_exchange *x) {
 
 void http_stream_end(struct http_exchange *x) {
     struct evhttp_request *req = x->req;
-    struct conn *c = x->conn;
+    struct http_server *s = x->conn->server;
+    const int fd = x->conn->fd;
     forget_exchange(x);
     evhttp_send_reply_end(req);
-    send_now(c);
+    /* Where the end of the connection ends the body, evhttp has freed the connection if all is
+     * sent. */
+    if (s->by_fd[fd]) send_now(s->by_fd[fd]);
 }
 
 /* ---- the server ----------------------------------------------------------------------------- */

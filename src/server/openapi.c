@@ -148,13 +148,19 @@ static void write_kind(const struct server *s, enum field field, uint32_t api, s
         if (field == F_STRUCTURED) write_structured(b);
         break;
     case FIELD_OPTIONS:
-        strbuf_str(b, "\"type\":\"object\",\"additionalProperties\":false,\"properties\":{"
-                      "\"include_usage\":{\"type\":\"boolean\"},\"continuous_usage_stats\":{"
-                      "\"type\":\"boolean\"}}");
+        json_write_text(b, "type", "object");
+        if (s->params->strict) json_write_bool(b, "additionalProperties", false);
+        strbuf_str(b, ",\"properties\":{\"include_usage\":{\"type\":\"boolean\"},"
+                      "\"continuous_usage_stats\":{\"type\":\"boolean\"}}");
         break;
     case FIELD_TOOLS: write_tools(api, row, b); break;
     case FIELD_CHOICE: strbuf_str(b, tool_choices); break;
-    case FIELD_ANY: strbuf_printf(b, "\"enum\":[null,%s", row->neutral + 1); break;
+    case FIELD_ANY:
+        if (field == F_BEST_OF)
+            strbuf_str(b, "\"type\":[\"integer\",\"null\"]");
+        else
+            strbuf_printf(b, "\"enum\":[null,%s", row->neutral + 1);
+        break;
     }
 }
 
@@ -169,6 +175,7 @@ static void write_field(const struct server *s, enum field field, uint32_t api, 
     if (one_of) strbuf_str(b, ",\"anyOf\":[{\"type\":\"null\"},{ ");
     if (field == F_MODEL) {
         json_write_open(b, "enum", '[');
+        json_write_text(b, NULL, "");
         for (size_t i = 0; i < s->params->n_served_names; i++)
             json_write_text(b, NULL, s->params->served_names[i]);
         if (s->params->n_served_names == 0) json_write_text(b, NULL, state_model(s));

@@ -1,6 +1,7 @@
 /* server.c - see server.h. */
 #include "server/server.h"
 #include "server/auth.h"
+#include "server/cors.h"
 #include "server/fingerprint.h"
 #include "server/gen.h"
 #include "server/inbox.h"
@@ -90,6 +91,7 @@ void call_add_headers(struct call *c) {
     const char *id = http_header(c->x, "x-request-id");
     if (id && strlen(id) <= 256) http_add_header(c->x, "x-request-id", id);
     if (c->ignored.n > 0) http_add_header(c->x, "x-quern-ignored", strbuf_text(&c->ignored));
+    cors_add_headers(c);
 }
 
 /* Adds the headers that an error's status requires. */
@@ -157,7 +159,7 @@ static int parse_body(struct call *c) {
 
 static int check_model(struct call *c) {
     const char *model = fields_text(&c->fields, F_MODEL, NULL);
-    if (!model || state_is_model(c->server, model)) return QN_OK;
+    if (!model || !*model || state_is_model(c->server, model)) return QN_OK;
     return problem_set(&c->problem, PROBLEM_MODEL, "model", "The model '%.200s' does not exist",
                        model);
 }
@@ -223,6 +225,8 @@ static int find_route(struct call *c, char allow[64]) {
     const struct server *s = c->server;
     enum problem_kind kind;
     const char *path = path_of(s, c->x);
+    /* HEAD has the length of GET's answer. */
+    const char *method = http_method(c->x) == HTTP_HEAD ? "GET" : http_method_text(c->x);
     const struct route *route = routes_find(http_method(c->x), path, &c->rest, &kind, allow);
     c->route = route; /* an error has its route's format */
     c->key = auth_key(c->x, s->params->api_keys, s->params->n_api_keys);
@@ -232,8 +236,7 @@ static int find_route(struct call *c, char allow[64]) {
                            "no valid API key; send it as 'Authorization: Bearer KEY'");
     }
     if (!route)
-        return problem_set(&c->problem, kind, NULL, "%.10s %.200s: %s", http_method_text(c->x),
-                           path,
+        return problem_set(&c->problem, kind, NULL, "%.10s %.200s: %s", method, path,
                            kind == PROBLEM_METHOD ? "this path has other methods" : "no such path");
     return QN_OK;
 }
@@ -283,8 +286,11 @@ static void take_body(struct call *c) {
 
 static void on_request(void *user, struct http_exchange *x) {
     struct call *c = new_call(user, x);
+    bool too_large;
     if (!c)
         http_reply(x, 503, "application/json", "{}", 2);
+    else if (!http_refused(x, &too_large) && cors_preflight(c))
+        return;
     else if (check_request(c) != QN_OK)
         call_reply(c);
     else if (c->route->api)

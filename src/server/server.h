@@ -25,8 +25,10 @@ struct server_params {
     size_t n_served_names;           /* 0: the directory */
     const char *const *api_keys;     /* [n_api_keys] */
     size_t n_api_keys;               /* 0: no key is required */
-    const char *root_path;           /* "/x": a proxy's prefix; NULL: none */
-    uint32_t max_queue;              /* requests that wait for a place */
+    const char *const *origins;      /* [n_origins] of pages that may read answers; "*": of all */
+    size_t n_origins;
+    const char *root_path; /* "/x": a proxy's prefix; NULL: none */
+    uint32_t max_queue;    /* requests that wait for a place */
     uint32_t max_connections;
     uint32_t max_logprobs;                      /* that the engine is opened with */
     uint32_t shutdown_s;                        /* how long a drain may take */

@@ -9,9 +9,9 @@
 
 static int ids_of_messages(struct call *c, int32_t **ids, size_t *n) {
     struct chat_use use = {0};
-    struct conversation talk = {.add_generation = fields_bool(&c->fields, F_ADD_GENERATION, true),
-                                .add_special = fields_bool(&c->fields, F_ADD_SPECIAL, false)};
+    struct conversation talk = {0};
     int rc = chat_use_read(c, &use);
+    if (rc == QN_OK) rc = conversation_ending(c, &talk);
     if (rc == QN_OK)
         rc = conversation_of_chat(&c->problem, c->fields.value[F_TEXT_MESSAGES], &talk.messages);
     talk.tools = use.tools;

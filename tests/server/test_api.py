@@ -1,6 +1,8 @@
 """The routes, field by field, over one server."""
 import http.client
+import pathlib
 import re
+import tempfile
 
 from common import JSON, KNOWN, Server, is_refused, json, known, main
 
@@ -149,7 +151,10 @@ def test_chat_stream():
                                                                           "continuous_usage_stats": True}})
     assert [c["usage"]["completion_tokens"] for c in counted[:-1]][-1] == 12
     is_refused(s.post("/v1/chat/completions", {**CHAT, "stream_options": {}}), 400, "stream_options")
-    is_refused(s.post("/v1/chat/completions", {**CHAT, "stream": True, "stream_options": {"x": 1}}), 400, "stream_options")
+    is_refused(s.post("/v1/chat/completions", {**CHAT, "stream": True, "stream_options": {"include_usage": 1}}), 400,
+               "stream_options")
+    _, headers, _ = s.post("/v1/chat/completions", {**CHAT, "stream": True, "stream_options": {"x": 1}})
+    assert headers["x-quern-ignored"] == "stream_options.x", headers
 
 
 def test_streams_of_choices():
@@ -231,8 +236,146 @@ def test_structured():
         is_refused(s.post("/v1/completions", {"prompt": "Once", **body}), 400, param)
 
 
+def test_neutral_of_n():
+    """best_of selects nothing where it is n; the verbosity is a hint; an empty model is none."""
+    for more in ({"best_of": 1}, {"best_of": 2, "n": 2}, {"best_of": 2.0, "n": 2}, {"best_of": 1, "n": None},
+                 {"verbosity": "low"}, {"model": ""}):
+        status, headers, answer = s.post("/v1/chat/completions", {**CHAT, **more})
+        assert status == 200 and headers["x-quern-ignored"] is None, (more, answer)
+        assert len(answer["choices"]) == (more.get("n") or 1) and answer["model"] == "tiny"
+    for more in ({"best_of": 2}, {"best_of": 1, "n": 2}, {"best_of": "1"}, {"best_of": 3, "n": 2}):
+        is_refused(s.post("/v1/chat/completions", {**CHAT, **more}), 400, "best_of", "unsupported_parameter")
+    is_refused(s.post("/v1/chat/completions", {**CHAT, "verbosity": 1}), 400, "verbosity", "invalid_type")
+
+
+def test_non_finite():
+    """NaN, Infinity and numbers beyond the reals are not the same as no value."""
+    for number in ("NaN", "Infinity", "-Infinity", "1e999", "-1e999"):
+        for name in ("temperature", "top_p", "seed", "n", "max_tokens", "frequency_penalty", "logprobs", "best_of", "prompt",
+                     "stop", "stream", "model", "user", "logit_bias", "priority"):
+            body = '{"prompt": "Once", "max_tokens": 1, "%s": %s}' % (name, number)
+            body = body.replace('"prompt": "Once", ' if name == "prompt" else '"max_tokens": 1, ', "")
+            answer = s.post("/v1/completions", body)
+            is_refused(answer, 400, name)
+            if name in ("temperature", "top_p", "seed", "n", "max_tokens", "frequency_penalty", "logprobs", "priority"):
+                assert "want a finite number" in answer[2]["error"]["message"], answer
+        body = '{"prompt": "x", "stream": true, "stream_options": {"include_usage": %s}}' % number
+        is_refused(s.post("/v1/completions", body), 400, "stream_options")
+
+
+def said(messages, **more):
+    return "".join(s.good("/tokenize", {"messages": messages, "return_token_strs": True, **more})["token_strs"])
+
+
+USER = CHAT["messages"][0]
+TURN = "<|im_start|>user\nTell me a story<|im_end|>\n<|im_start|>assistant\n"
+NEXT = "<|im_end|>\n<|im_start|>user\nTell me a story<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_turns_of_the_assistant():
+    """The server's own answers are a history that it takes: thoughts only, and refusals."""
+    for turn, text in [({"content": None, "refusal": None, "reasoning_content": "Hello! What"}, ""),
+                       ({"content": None, "reasoning": "Hello! What"}, ""),
+                       ({"content": None, "refusal": "I will not."}, "I will not."),
+                       ({"refusal": "I will not."}, "I will not."),
+                       ({"content": "Once", "refusal": None}, "Once"),
+                       ({"content": [{"type": "text", "text": "No. "}, {"type": "refusal", "refusal": "I will not."}]},
+                        "No. I will not.")]:
+        assert said([USER, {"role": "assistant", **turn}, USER]) == TURN + text + NEXT, turn
+    for turn in ({"content": None}, {"content": None, "reasoning_content": ""}, {"content": None, "refusal": None},
+                 {"content": None, "refusal": ""}):
+        is_refused(s.post("/v1/chat/completions", {**CHAT, "messages": [USER, {"role": "assistant", **turn}, USER]}), 400,
+                   "messages[1].content", "missing_required_parameter")
+    is_refused(s.post("/v1/chat/completions", {**CHAT, "messages": [USER, {"role": "assistant", "content": [
+        {"type": "refusal", "refusal": 1}]}]}), 400, "messages[1].content[0].refusal")
+
+
+def test_zero_bytes():
+    """U+0000 ends no text early: it is part of the prompt, or refused with its field."""
+    text = "Once\0 upon a time"
+    ids = s.good("/tokenize", {"prompt": text})["tokens"]
+    assert s.good("/detokenize", {"tokens": ids})["prompt"] == text
+    a = s.good("/v1/completions", {"prompt": text, "max_tokens": 1, "temperature": 0, "echo": True})
+    assert a["choices"][0]["text"].startswith(text) and a["usage"]["prompt_tokens"] == len(ids), a
+    assert said([{"role": "user", "content": text}]).count(text) == 1
+    chat = s.good("/v1/chat/completions", {**CHAT, "messages": [{"role": "system", "content": text},
+                                                                {"role": "user", "content": text}]})
+    n = chat["usage"]["prompt_tokens"]
+    blocks = [{"type": "text", "text": text[:7]}, {"type": "text", "text": text[7:]}]
+    assert s.good("/v1/messages/count_tokens", {"system": text, "messages": [{"role": "user", "content": blocks}]}) == {
+        "input_tokens": n}
+    response = s.good("/v1/responses", {"instructions": text, "input": text, "max_output_tokens": 1})
+    assert response["usage"]["input_tokens"] == n
+    for path, body, param in [("/v1/completions", {"prompt": "x", "model": "tiny\0zzz"}, "model"),
+                              ("/v1/completions", {"prompt": "x", "cache_salt": "\0x"}, "cache_salt"),
+                              ("/v1/completions", {"prompt": "x", "stop": "a\0"}, "stop"),
+                              ("/v1/completions", {"prompt": "x", "structured_outputs": {"regex": "a\0b"}},
+                               "structured_outputs.regex"),
+                              ("/v1/chat/completions", {**CHAT, "reasoning_effort": "none\0"}, "reasoning_effort"),
+                              ("/v1/responses", {"input": "x", "user": "\0"}, "user")]:
+        is_refused(s.post(path, body), 400, param, "invalid_value")
+
+
+def test_continued():
+    """A last message of the assistant's goes on where it ends."""
+    whole = chat_text(max_tokens=20)
+    first = " ".join(whole.split()[:4])
+    open_turn = [USER, {"role": "assistant", "content": first}]
+    ends = {"continue_final_message": True, "add_generation_prompt": False}
+    assert said(open_turn, **ends) == said(open_turn, continue_final_message=True) == TURN + first
+    assert said([USER, {"role": "assistant", "content": first + " "}], **ends) == TURN + first + " "
+    ids = s.good("/tokenize", {"prompt": TURN + first, "add_special_tokens": False})["tokens"]
+    more = s.good("/v1/completions", {"prompt": ids, "max_tokens": 12, "temperature": 0})["choices"][0]["text"]
+    assert more and chat_text(messages=open_turn, **ends) == more
+    claude = {"model": "tiny", "max_tokens": 12, "temperature": 0}
+    for content in (first, [{"type": "text", "text": first[:3]}, {"type": "text", "text": first[3:]}]):
+        ask = {**claude, "messages": [USER, {"role": "assistant", "content": content}]}
+        a = s.good("/v1/messages", ask)
+        assert a["content"] == [{"type": "text", "text": more}] and a["usage"]["input_tokens"] == len(ids), a
+        del ask["max_tokens"], ask["temperature"]
+        assert s.good("/v1/messages/count_tokens", ask)["input_tokens"] == len(ids)
+    call = {"type": "tool_use", "id": "c", "name": "f", "input": {}}
+    for content in ("", [], [{"type": "text", "text": "x"}, call], [{"type": "thinking", "thinking": "x", "signature": ""}]):
+        status, _, body = s.post("/v1/messages", {**claude, "messages": [USER, {"role": "assistant", "content": content}]})
+        assert status == 400 and body["error"]["type"] == "invalid_request_error", body
+        assert "can be continued" in body["error"]["message"], body
+    s.good("/v1/messages/count_tokens", {"messages": [USER, {"role": "assistant", "content": [call]}]})
+    is_refused(s.post("/v1/chat/completions", {**CHAT, "continue_final_message": True}), 400, "messages")
+    is_refused(s.post("/v1/chat/completions", {**CHAT, "messages": open_turn, "continue_final_message": True,
+                                               "add_generation_prompt": True}), 400, "continue_final_message")
+    assert said(open_turn, continue_final_message=False) == TURN + first + "<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_continued_where_answers_begin_in_thoughts():
+    with Server("--reasoning-parser", "deepseek_r1") as r1:
+        ask = {**CHAT, "messages": [USER, {"role": "assistant", "content": "Once"}], "continue_final_message": True}
+        m = r1.good("/v1/chat/completions", ask)["choices"][0]["message"]
+        assert m["content"] and not m.get("reasoning_content"), m
+        m = r1.good("/v1/chat/completions", CHAT)["choices"][0]["message"]
+        assert m["reasoning_content"] and not m["content"], m
+
+
+def test_continued_where_templates_trim():
+    """A template that trims or leaves out the last text, as some models' have."""
+    turns = "{%- for m in messages -%}{{- m.role + ': ' + (m.content TRIM) + '\n' -}}{%- endfor -%}"
+    ask = {"messages": [USER, {"role": "assistant", "content": " Once "}], "continue_final_message": True,
+           "return_token_strs": True}
+    with tempfile.TemporaryDirectory() as folder:
+        file = pathlib.Path(folder, "chat.jinja")
+        for how, text in [("", "assistant:  Once "), ("| trim", "assistant: Once"), ("| length | string", None)]:
+            file.write_text(turns.replace("TRIM", how))
+            with Server("--chat-template", str(file)) as other:
+                answer = other.post("/tokenize", ask)
+                if text is None:
+                    is_refused(answer, 400, "messages", "unsupported_parameter")
+                else:
+                    assert "".join(answer[2]["token_strs"]) == "user: Tell me a story\n" + text, (how, answer)
+
+
 def test_strict():
     with Server("--strict") as strict:
+        is_refused(strict.post("/v1/chat/completions", {**CHAT, "stream": True, "stream_options": {"x": 1}}), 400,
+                   "stream_options.x", "unknown_parameter")
         is_refused(strict.post("/v1/chat/completions", {**CHAT, "frobnicate": 1}), 400, "frobnicate", "unknown_parameter")
 
 

@@ -118,8 +118,65 @@ def test_keys():
             assert s.request("GET", "/v1/models", headers={name: value})[0] == 401, (name, value)
         basic = "Basic " + base64.b64encode(b"anyone:second").decode()
         for name, value in [("Authorization", "Bearer second"), ("authorization", "bearer first-key"), ("x-api-key", "second"),
+                            ("Authorization", "Bearer   second"), ("Authorization", "Basic  " + basic[6:]),
                             ("Authorization", basic)]:
             assert s.request("GET", "/v1/models", headers={name: value})[0] == 200, (name, value)
+        for own, said, status in [("wrong", "Bearer second", 200), ("", "Bearer second", 200), ("second", "Bearer wrong", 200),
+                                  ("second", "Digest x", 200), ("wrong", "Bearer wrong", 401), ("", "Bearer", 401)]:
+            headers = {"x-api-key": own, "Authorization": said}
+            assert s.request("GET", "/v1/models", headers=headers)[0] == status, headers
+
+
+def cors(headers):
+    return {k[15:].lower(): v for k, v in headers.items() if k.lower().startswith("access-control-")}
+
+
+def ask_first(s, origin, **more):
+    """A browser's question before it sends a request for a page of another origin."""
+    return s.request("OPTIONS", "/v1/chat/completions", headers={
+        "Origin": origin, "Access-Control-Request-Method": "POST", **more})
+
+
+def test_origins():
+    """Pages of the listed origins may use the server from a browser: the question needs no key, and every answer says so."""
+    page, exposed = "http://localhost:3000", "x-quern-ignored, x-request-id"
+    asks = {"Access-Control-Request-Headers": "authorization,content-type"}
+    key = {**JSON, "Authorization": "Bearer k"}
+    with Server("--api-key", "k", "--allowed-origins", json.dumps([page, "http://other"])) as s:
+        for origin in (page, "http://other"):
+            status, headers, body = ask_first(s, origin, **asks)
+            assert (status, body) == (204, "") and headers["Vary"] == "Origin" and headers["Content-Type"] is None, headers
+            got = cors(headers)
+            assert got["allow-origin"] == origin and got["allow-headers"] == "authorization,content-type", got
+            assert "POST" in got["allow-methods"] and int(got["max-age"]) > 0 and "allow-credentials" not in got, got
+        assert "allow-headers" not in cors(ask_first(s, page)[1])
+        body = {"prompt": "Once", "max_tokens": 1}
+        answers = {200: s.post("/v1/completions", body, headers={**key, "Origin": page}),
+                   400: s.post("/v1/completions", {}, headers={**key, "Origin": page}),
+                   401: s.post("/v1/completions", body, headers={**JSON, "Origin": page}),
+                   404: s.request("GET", "/absent", headers={**key, "Origin": page}),
+                   405: s.request("OPTIONS", "/v1/completions", headers={**key, "Origin": page}),
+                   415: s.post("/v1/completions", "x", headers={"Authorization": "Bearer k", "Origin": page})}
+        for code, (status, headers, _) in answers.items():
+            assert status == code and headers["Vary"] == "Origin", (code, status)
+            assert cors(headers) == {"allow-origin": page, "expose-headers": exposed}, (code, headers)
+        _, headers, text = s.post("/v1/completions", {**body, "stream": True}, headers={**key, "Origin": page})
+        assert cors(headers)["allow-origin"] == page and text.endswith("data: [DONE]\n\n"), (headers, text)
+        status, headers, _ = ask_first(s, "http://foreign", **asks)  # a page that is not listed
+        assert status == 401 and not cors(headers) and headers["Vary"] == "Origin", (status, headers)
+        status, headers, _ = s.post("/v1/completions", body, headers={**key, "Origin": "http://foreign"})
+        assert status == 200 and not cors(headers), headers
+    with Server("--allowed-origins", "*") as s:
+        status, headers, _ = ask_first(s, "http://foreign", **asks)
+        assert status == 204 and cors(headers)["allow-origin"] == "*", headers
+        assert cors(s.request("GET", "/health")[1]) == {"allow-origin": "*", "expose-headers": exposed}
+    with Server() as s:  # without the option
+        status, headers, _ = ask_first(s, page, **asks)
+        assert status == 405 and not cors(headers) and headers["Vary"] is None, headers
+        assert not cors(s.request("GET", "/health", headers={"Origin": page})[1])
+    for wrong in ("http://x", "{}", "[1]", '["a"'):
+        done = subprocess.run([QUERN, "serve", TINY, "--allowed-origins", wrong], capture_output=True, text=True, timeout=30)
+        assert done.returncode == 2 and "--allowed-origins: want" in done.stderr, done
 
 
 def test_key_of_environment():

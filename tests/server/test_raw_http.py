@@ -127,6 +127,63 @@ def test_pipelined_while_streaming():
     c.close()
 
 
+def parts(data):
+    """Headers and body of each answer to these bytes; the last request closes the connection."""
+    c = s.connect(timeout=20)
+    c.sendall(data)
+    got = b""
+    while more := c.recv(65536):
+        got += more
+    c.close()
+    found = []
+    while got:
+        head, _, got = got.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 "), (head, got)
+        n = int(re.search(rb"(?i)content-length: (\d+)", head).group(1))
+        found.append((head, got[:n] if len(found) % 2 else b""))  # every second request is a GET
+        got = got[n:] if len(found) % 2 == 0 else got
+    return found
+
+
+def both(path, more=b""):
+    """Answers to HEAD, GET, HEAD and GET of a path, pipelined."""
+    head, get = ((method + b" " + path + b" HTTP/1.1\r\n" + HOST + more) for method in (b"HEAD", b"GET"))
+    return parts(head + b"\r\n" + get + b"\r\n" + head + b"\r\n" + get + b"Connection: close\r\n\r\n")
+
+
+def test_head():
+    """HEAD has the length of GET's answer and no body, so that the next answer begins where it should."""
+    for path, code in [(b"/health", b"200"), (b"/", b"200"), (b"/v1/models", b"200"), (b"/absent", b"404"),
+                       (b"/tokenize", b"405")]:
+        found = both(path)
+        assert len(found) == 4 and all(head.split(b" ")[1] == code for head, _ in found), (path, found)
+        lengths = {re.search(rb"(?i)content-length: (\d+)", head).group(1) for head, _ in found}
+        assert lengths == {b"%d" % len(found[1][1])} and len(found[3][1]) == len(found[1][1]) > 0, (path, found)
+    global s
+    open_to_all = s
+    with Server("--api-key", "k") as s:
+        found = both(b"/v1/models")
+        assert len(found) == 4 and all(head.split(b" ")[1] == b"401" for head, _ in found), found
+    s = open_to_all
+
+
+def test_stream_of_1_0():
+    """HTTP/1.0 has no chunks: the end of the connection ends a stream, also for a client that would keep it."""
+    ask = json.dumps({**KNOWN, "stream": True}).encode()
+    for more in (b"", b"Connection: keep-alive\r\n", b"Connection: Keep-Alive\r\nConnection: keep-alive\r\n"):
+        c = s.connect(timeout=20)
+        c.sendall(POST.replace(b"1.1", b"1.0") + more + b"Content-Length: %d\r\n\r\n" % len(ask) + ask)
+        got = b""
+        while piece := c.recv(65536):
+            got += piece
+        c.close()
+        head, _, body = got.partition(b"\r\n\r\n")
+        assert b" 200 " in head and b"content-length" not in head.lower() and b"keep-alive" not in head.lower(), head
+        assert b"connection: close" in head.lower() and body.endswith(b"data: [DONE]\n\n"), got
+    got, closed, _ = answers(b"GET /health HTTP/1.0\r\nConnection: keep-alive\r\n\r\n" * 2)
+    assert got == [200, 200] and not closed, (got, closed)
+
+
 def test_too_large_in_form():
     """A body over the limit, but not by much, has its answer in the API's form."""
     c = s.connect()
