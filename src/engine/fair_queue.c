@@ -52,6 +52,13 @@ static void forget_idle_flows(struct fair_queue *q) {
     q->n_idle = 0;
 }
 
+/* The flow of a place in the queue. */
+static struct fair_flow *own_flow(struct fair_queue *q, const struct fair_place *p) {
+    struct fair_flow *flow = *flow_of(q, p->space);
+    assert(flow != NULL);
+    return flow;
+}
+
 /* An idle flow is kept, or a space that has one request at a time would always be first. */
 static void flow_leave(struct fair_queue *q, struct fair_flow *flow) {
     if (--flow->n == 0) q->n_idle++;
@@ -119,12 +126,12 @@ static void leave(struct fair_queue *q, struct fair_place *p, struct fair_flow *
 void fair_queue_take(struct fair_queue *q) {
     struct fair_place *p = fair_queue_first(q);
     q->now = MAX(q->now, p->tag);
-    leave(q, p, *flow_of(q, p->space));
+    leave(q, p, own_flow(q, p));
 }
 
 void fair_queue_remove(struct fair_queue *q, struct fair_place *p) {
     if (p->at == 0) return;
-    struct fair_flow *flow = *flow_of(q, p->space);
+    struct fair_flow *flow = own_flow(q, p);
     if (flow->end == p->tag + p->n_tokens) flow->end = p->tag; /* none behind it */
     leave(q, p, flow);
 }

@@ -543,6 +543,8 @@ CODE(void, role_control, void) {
 // check_kernels: function run_streamILi2E spills 104
 // check_kernels: function packed_begin spills 4
 // check_kernels: function narrow_multiply spills 0
+// check_kernels: function packed_linear spills 132 on odd.sm_80
+// check_kernels: function run_splitk_sum spills 64 on odd.sm_100a
 // check_kernels: function part_multiply spills 40
 // check_kernels: function part_multiply spills 112 on qwen3-30b-a3b
 // check_kernels: function packed_next spills 0
