@@ -10,7 +10,7 @@
  * machine that gets a copy of the cache compiles nothing. "none" is a model of sizes that the
  * kernels do not have, which is no failure. Kernels differ by whether the program hands out tasks
  * at run time (as the engine has it on a GPU it does not), with some RoPE scalings by the positions
- * of a request (those that an engine has unless the user says how many), and by --traces. With
+ * of a request (an engine's default), and by --traces. With
  * --log nothing is cached: the assembler's report is printed.
  *
  * A budget is a line of a .cuh file:

@@ -29,12 +29,12 @@ struct kernel_image {
     double seconds;       /* that finding or compiling took */
 };
 
-/* Makes the image for a program. It has all forms but those that the model's shapes or the device
- * exclude (form.def). So a model's programs share it. Those of experiments and with another dtype
- * of the KV cache have their own, as have positions past the length that LongRoPE was trained for.
- * Errors: QN_EDEVICE (the compiler's message), QN_ENOMEM,
- * QN_EUNSUPPORTED (an operator without a form). The image is released by kernel_image_fini. A
- * failed write to the cache is not an error. */
+/* Makes the image for a program. The image has all forms but those that the model's shapes or the
+ * device exclude (form.def). So a model's programs share it. Those of experiments and with another
+ * dtype of the KV cache have their own, as have positions past the length that LongRoPE was trained
+ * for. Errors: QN_EDEVICE (the compiler's message), QN_ENOMEM, QN_EUNSUPPORTED (an operator without
+ * a form). The image is released by kernel_image_fini. A failed write to the cache is not an error.
+ */
 int kernel_image_make(struct diag *d, const struct nvrtc *nvrtc, const struct kernel_cache *cache,
                       const struct prog_header *program, const struct kernel_image_options *o,
                       struct kernel_image *image);

@@ -230,7 +230,7 @@ static void put_entries(const bool *used, struct strbuf *out) {
     strbuf_printf(out, "\n");
 }
 
-/* The entries of form.def that the program's tasks may run, of those that the image has. */
+/* The program's tasks may run these entries of form.def. The image has all of them. */
 static void put_code(const struct plan *plan, struct strbuf *out) {
     struct diag d = {0};
     bool used[N_FORMS], all[N_FORMS];

@@ -104,9 +104,9 @@ INLINE float vf_hmax(vf a) {
 /* ---- dot products: an operand holds DOT_STEP(dtype) elements of a row ---- */
 
 /* Few tokens: four streams, as AVX2 has. Qwen3-0.6B on two Zen 4 threads, ms a step of 1, 3, 4 and
- * 6 tokens, means of two runs: one row at a time up to three tokens 46.4, 57.8, 52.5, 55.2, four
- * streams up to six 24.6, 30.2, 32.9, 39.2. (One row at a time was the fastest on two Zen 5
- * threads, where four streams were not measured.) */
+ * 6 tokens, means of two runs: one row at a time (panels from four tokens
+ * on) 46.4, 57.8, 52.5, 55.2, four streams up to six 24.6, 30.2, 32.9, 39.2. (One row at a time was
+ * the fastest on two Zen 5 threads, where four streams were not measured.) */
 enum { DOT_ROWS_FEW = 4, DOT_TOKENS_FEW = 6, DOT_ROWS = 4, DOT_TOKENS = 6 };
 
 typedef __m512i operand;
